@@ -1,0 +1,27 @@
+"""Decoupled networks in PyTorch: layers that compute h(‖w‖, ‖x‖)·g(θ) in place of ⟨w, x⟩ (Liu et al., CVPR 2018)."""
+
+from dcnets import functional
+from dcnets.angular import angular as register_angular
+from dcnets.layers import (
+    DecoupledConv1d,
+    DecoupledConv2d,
+    DecoupledConv3d,
+    DecoupledConvTranspose2d,
+    DecoupledLinear,
+)
+from dcnets.magnitude import magnitude as register_magnitude
+from dcnets.operator import Operator
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DecoupledConv1d",
+    "DecoupledConv2d",
+    "DecoupledConv3d",
+    "DecoupledConvTranspose2d",
+    "DecoupledLinear",
+    "Operator",
+    "functional",
+    "register_angular",
+    "register_magnitude",
+]

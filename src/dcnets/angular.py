@@ -1,0 +1,120 @@
+"""Every angular function g(θ), beside its equation and its slopes.
+
+Each is written in c = cos θ, which is what a convolution yields: θ itself costs an arc sine. All are odd about θ = π/2
+except `relu_cosine`, and all stay within [−1, 1].
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dcnets.registry import Named, Registrar, Value
+
+
+POWER_FLOOR = 1e-6
+"""|cos θ| below which `power_cosine` is a straight line, so that its slopes are finite for every p ≥ 1."""
+
+
+class Angular(Named):
+    """A registered g."""
+
+    symbol, argument, allowed = "g", "c", ("k", "p")
+
+
+ANGULARS: dict[str, Angular] = {}
+angular = Registrar(ANGULARS, Angular)
+"""Register g(c, …), which may take k and p; a module gets c as (batch, groups, filters in a group, *positions)."""
+
+
+def arc_end(c: Tensor) -> float:
+    """|cos θ| beyond which the arc sine goes on as a straight line: 1 − the rounding unit of the number format.
+
+    Nothing is lost, since cos θ is not known better than that. The slope there is the cap: 1/√(1 − end²) ≈ 1/√(2·unit),
+    2,048 in float32 (in which half precision is computed too) and 4.7e7 in float64.
+    """
+    return 1 - torch.finfo(c.dtype).eps
+
+
+def arc_sine(c: Tensor) -> Tensor:
+    """asin(c) = π/2 − θ, continued beyond ±arc_end by its tangent: finite in value and slope for every c."""
+    end = arc_end(c)
+    return torch.add(torch.asin(c.clamp(-end, end)), F.softshrink(c, end), alpha=1 / math.sqrt(1 - end * end))
+
+
+def arc_slope(c: Tensor) -> Tensor:
+    """∂arc_sine/∂c = 1/√(1 − c²), capped beyond arc_end."""
+    return (1 - c * c).clamp_(min=1 - arc_end(c) ** 2).rsqrt_()
+
+
+def half_turn(k: Value) -> Value:
+    """tanh(π / 4k): what the sigmoid angle reaches at θ = 0."""
+    return torch.tanh(math.pi / 4 / k) if isinstance(k, Tensor) else math.tanh(math.pi / 4 / k)
+
+
+@angular(slopes={"c": lambda c: (2 / math.pi) * arc_slope(c)})
+def linear(c: Tensor) -> Tensor:
+    """Linear, Eq. (11): g = 1 − 2θ/π = (2/π) · asin(cos θ)."""
+    return (2 / math.pi) * arc_sine(c)
+
+
+@angular(slopes={"c": lambda: 1.0})
+def cosine(c: Tensor) -> Tensor:
+    """Cosine, Eq. (12): g = cos θ."""
+    return c
+
+
+def _sigmoid_c(g: Tensor, c: Tensor, k: Value) -> Tensor:
+    """∂g/∂c = (1 − (g·tanh(π/4k))²) / (2k · tanh(π/4k)) · ∂asin/∂c."""
+    top = half_turn(k)
+    return (1 - (g * top).square_()) * (0.5 / (k * top)) * arc_slope(c)
+
+
+def _sigmoid_k(g: Tensor, c: Tensor, k: Value) -> Tensor:
+    """∂g/∂k, from g = t/T with t = tanh(asin(c)/2k) and T = tanh(π/4k)."""
+    top = half_turn(k)
+    along = (1 - (g * top).square_()) * arc_sine(c)
+    return ((math.pi / 2) * (1 - top * top) * g - along) / (2 * k * k * top)
+
+
+@angular(slopes={"c": _sigmoid_c, "k": _sigmoid_k})
+def sigmoid(c: Tensor, k: Value = 0.3) -> Tensor:
+    """Sigmoid, Eq. (13): g = tanh(asin(cos θ) / 2k) / tanh(π / 4k), with tanh(a/2) = 2σ(a) − 1."""
+    return (2 * torch.sigmoid(arc_sine(c) / k) - 1) / half_turn(k)
+
+
+@angular(slopes={"c": lambda c: c.abs() * 2})
+def square_cosine(c: Tensor) -> Tensor:
+    """Square cosine, Eq. (14): g = sign(cos θ) · cos² θ."""
+    return c * c.abs()
+
+
+def _power(c: Tensor, p: Value) -> Tensor:
+    """|c|^(p−1), held constant below POWER_FLOOR."""
+    return c.abs().clamp(min=POWER_FLOOR) ** (p - 1)
+
+
+def _power_c(c: Tensor, p: Value) -> Tensor:
+    """∂g/∂c = p |c|^(p−1), and below the floor the slope of the straight line."""
+    bent = (c.abs() >= POWER_FLOOR).to(c.dtype)
+    return (1 + bent * (p - 1)) * _power(c, p)
+
+
+def _power_p(g: Tensor, c: Tensor) -> Tensor:
+    """∂g/∂p = g · log|c|."""
+    return g * c.abs().clamp(min=POWER_FLOOR).log()
+
+
+@angular(slopes={"c": _power_c, "p": _power_p})
+def power_cosine(c: Tensor, p: Value = 2.0) -> Tensor:
+    """Power cosine: g = sign(cos θ) · |cos θ|^p; B-cos and sharpened cosine similarity."""
+    return c * _power(c, p)
+
+
+@angular(smooth=False, slopes={"c": lambda g: g.sign()})
+def relu_cosine(c: Tensor) -> Tensor:
+    """Rectified cosine, section 5: g = max(0, cos θ)."""
+    return torch.relu(c)

@@ -1,0 +1,184 @@
+"""From an operator and its tensors to the path that computes it: the only switch between paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ContextDecorator
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+from dcnets import reference
+from dcnets.kernels import eager
+from dcnets.naming import choose
+from dcnets.operator import Operator
+from dcnets.patches import Patches, normalise, patch_norm
+from dcnets.reference import Formula
+from dcnets.registry import Bound, Named, Value
+
+BACKENDS = ("auto", "reference", "fused")
+
+_backend = "auto"
+
+
+class backend(ContextDecorator):  # noqa: N801 (a verb, like torch.no_grad)
+    """Choose the path: "auto" (fused where it can be), "reference" (the plain formula) or "fused" (or an error).
+
+    `backend("reference")` holds until the next call; as a context manager or decorator it is undone at the end.
+    """
+
+    def __init__(self, name: str) -> None:
+        global _backend
+        self.before, _backend = _backend, choose("backend", name, BACKENDS)
+        self.name = name
+
+    def __enter__(self) -> None:
+        global _backend
+        _backend = self.name
+
+    def __exit__(self, *_: object) -> None:
+        global _backend
+        _backend = self.before
+
+
+class Tensors(TypedDict, total=False):
+    """What an operator computes with, where it is not a number of the spec: one value a filter, or one for all.
+
+    `rho` is the radius itself, 1 where none is given. `mean_norm` is m where the radius is relative: None means the mean
+    norm of this batch, a function is called with the norms. `h` and `g` are the modules of an operator that has modules.
+    """
+
+    rho: Tensor | float | None
+    alpha: Tensor | float | None
+    beta: Tensor | float | None
+    k: Tensor | float | None
+    p: Tensor | float | None
+    mean_norm: Tensor | float | Callable[[Tensor], Tensor] | None
+    h: nn.Module | None
+    g: nn.Module | None
+
+
+def respond(
+    x: Tensor, weight: Tensor, bias: Tensor | None, patches: Patches, operator: Operator, tensors: Tensors
+) -> tuple[Tensor, Tensor | None]:
+    """f(w, x) for every filter and patch, and the patch norms."""
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind):
+        with torch.autocast(kind, enabled=False):
+            return respond(x, weight, bias, patches, operator, tensors)
+    if is_convolution(operator, tensors):
+        z = patches.products(x, weight.to(x.dtype))
+        return z if bias is None else z + bias.to(x.dtype).view(-1, *(1,) * (z.dim() - 2)), None
+    unit, norms = normalise(weight, patches, operator.eps)
+    values = settle(operator, patches, norms, x.dim() + 1, tensors)
+    formula = Formula(
+        function_of(operator.h, tensors.get("h")),
+        function_of(operator.g, tensors.get("g")),
+        operator.eps,
+        operator.radius == "relative" and operator.has_radius,
+    )
+    mean_norm: Any = tensors.get("mean_norm") if formula.relative else None
+    if callable(mean_norm):
+        mean_norm = mean_norm(patch_norm(x, patches, operator.eps))
+    if mean_norm is not None:
+        mean_norm = torch.as_tensor(mean_norm, dtype=norms.dtype, device=x.device)
+    unit = unit.to(x.dtype)
+    if pure_torch_needed() or not fused(formula):
+        return reference.decouple(x, unit, bias, mean_norm, patches, formula, values)
+    if torch.is_grad_enabled() and any(
+        isinstance(t, Tensor) and t.requires_grad for t in (x, unit, bias, mean_norm, *values.values())
+    ):
+        y, _, n = eager.Decouple.apply(  # type: ignore[no-untyped-call]
+            x, unit, bias, mean_norm, patches, formula, tuple(values), *values.values()
+        )
+    else:
+        y, _, n = eager.forward(x, unit, bias, mean_norm, patches, formula, values, keep_products=False)
+    return y, n
+
+
+def function_of(named: Named, module: nn.Module | None) -> Named | Bound:
+    """The formula, or the module that a layer built for it."""
+    if named.is_module and module is None:
+        raise ValueError(f"{named.name} is a module; hand over the layer's as {named.symbol}=…")
+    return named if module is None else Bound(named, module)
+
+
+def settle(operator: Operator, patches: Patches, norms: Tensor, dims: int, tensors: Tensors) -> dict[str, Value]:
+    """Everything that h, g and the weighting compute with, shaped to meet the grouped layout of `dims` dimensions.
+
+    Weightings (section 3.5): linear multiplies by ‖w‖; product, Eq. (15), has ‖w‖·‖x‖ in place of ‖x‖; separate,
+    Eq. (16), multiplies by h₁(‖w‖), h₁ being h at α = 1.
+    """
+
+    def own(name: str, default: float | None) -> Value:
+        value: Any = tensors.get(name)
+        value = default if value is None else value
+        if not isinstance(value, Tensor):
+            return float(value)
+        shape = (1, 1) if value.numel() == 1 else (patches.groups, -1)
+        return value.to(norms.dtype).reshape(*shape, *(1,) * (dims - 3))
+
+    h, g, weighting = operator.h, operator.g, operator.weighting
+    weight_norm = norms.reshape(*norms.shape[:2], *(1,) * (dims - 3))
+    alpha = own("alpha", operator.alpha)
+    values: dict[str, Value] = {
+        name: own(name, getattr(operator, name)) for name in ("beta", "k", "p") if name in (*h.parameters, *g.parameters)
+    }
+    if "rho" in h.parameters:
+        values["rho"] = own("rho", 1.0)
+    if "weight_norm" in h.parameters:
+        values["weight_norm"] = weight_norm
+    scale: Value = 1.0
+    if "alpha" in h.parameters:
+        values["alpha"] = 1.0 if weighting == "separate" else alpha
+    if "alpha" not in h.parameters or weighting == "separate":
+        scale = alpha
+    if weighting == "linear":
+        scale = scale * weight_norm
+    elif weighting == "product":
+        values["stretch"] = weight_norm
+    elif weighting == "separate":
+        scale = scale * h(weight_norm, values)
+    if isinstance(scale, Tensor) or scale != 1:
+        values["scale"] = scale
+    return values
+
+
+def is_convolution(operator: Operator, tensors: Tensors) -> bool:
+    """Whether this is Eq. (1), which needs no norm at all."""
+    alpha = tensors.get("alpha", operator.alpha)
+    return (
+        operator.h.name == "inner_product" and operator.g.name == "cosine" and not isinstance(alpha, Tensor) and alpha == 1
+    )
+
+
+def pure_torch_needed() -> bool:
+    """Whether a transform is looking on that wants the plain formula: compile, export, torch.func, forward mode."""
+    return torch.compiler.is_compiling() or in_transform() or forward_ad._current_level >= 0
+
+
+def in_transform() -> bool:
+    """Whether a transform of torch.func is active."""
+    return torch._C._are_functorch_transforms_active()
+
+
+def is_vmapped(t: Tensor) -> bool:
+    """Whether torch.vmap hides a batch dimension of t."""
+    if torch.compiler.is_compiling():
+        return False
+    while torch._C._functorch.is_functorch_wrapped_tensor(t):
+        if torch._C._functorch.is_batchedtensor(t):
+            return True
+        t = torch._C._functorch.get_unwrapped(t)
+    return False
+
+
+def fused(formula: Formula) -> bool:
+    """Whether the hand-written path is to be taken."""
+    possible = formula.h.has_slopes and formula.g.has_slopes
+    if _backend == "fused" and not possible:
+        missing = formula.g if formula.h.has_slopes else formula.h
+        raise ValueError(f"{missing} has no slopes written out, so there is no fused path; use backend('auto')")
+    return possible and _backend != "reference"

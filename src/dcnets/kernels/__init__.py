@@ -1,0 +1,1 @@
+"""The fused paths behind `functional`'s switch."""

@@ -1,0 +1,160 @@
+"""How patches meet filters: inner products, and the norms of the same patches, for convolutions and matrices.
+
+Both speak of the grouped layout (batch, groups, filters in a group, *positions); a patch norm has one filter there.
+A norm is a channel sum of squares followed by a box sum over one channel, never a convolution with ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Shape = tuple[int, ...]
+
+
+def box_sum(s: Tensor, kernel: Shape, stride: Shape, padding: Shape, dilation: Shape) -> Tensor:
+    """Sum over the window that a convolution sees at each position; the last dimensions of s are spatial."""
+    if any(padding):
+        s = F.pad(s, [side for pad in reversed(padding) for side in (pad, pad)])
+    for axis, (taps, step, gap) in enumerate(zip(kernel, stride, dilation, strict=True), start=-len(kernel)):
+        length = (s.shape[axis] - gap * (taps - 1) - 1) // step + 1
+        if taps > 1 or step > 1:
+            windows = [window(s, axis, tap * gap, length, step) for tap in range(taps)]
+            s = windows[0]
+            for shifted in windows[1:]:
+                s = s + shifted
+    return s
+
+
+def box_spread(s: Tensor, size: Shape, kernel: Shape, stride: Shape, padding: Shape, dilation: Shape) -> Tensor:
+    """The transpose of `box_sum`: add every element to all positions of its window, in an output of `size`."""
+    for axis, (taps, step, gap, pad, wanted) in enumerate(
+        zip(kernel, stride, dilation, padding, size, strict=True), start=-len(kernel)
+    ):
+        length = s.shape[axis]
+        if taps == step == 1 and pad == 0 and wanted == length:
+            continue
+        shape = list(s.shape)
+        shape[axis] = max(wanted + 2 * pad, (length - 1) * step + gap * (taps - 1) + 1)
+        total = s.new_zeros(shape)
+        for tap in range(taps):
+            window(total, axis, tap * gap, length, step).add_(s)
+        s = total.narrow(axis, pad, wanted)
+    return s
+
+
+def window(s: Tensor, axis: int, start: int, length: int, step: int) -> Tensor:
+    """Every `step`-th slice of s along `axis`, `length` of them, as a view."""
+    index = [slice(None)] * s.dim()
+    index[axis] = slice(start, start + (length - 1) * step + 1, step)
+    return s[tuple(index)]
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Zero-padded patches of x (batch, channels, *positions), against filters in torch's layout."""
+
+    kernel: Shape
+    stride: Shape
+    padding: Shape
+    dilation: Shape
+    groups: int
+    transposed: bool
+    output_padding: Shape
+
+    @property
+    def _settings(self) -> tuple[Shape, Shape, Shape, bool, Shape, int]:
+        return self.stride, self.padding, self.dilation, self.transposed, self.output_padding, self.groups
+
+    def products(self, x: Tensor, weight: Tensor) -> Tensor:
+        """⟨w, x⟩ for each filter and patch: (batch, filters, *positions)."""
+        return torch.convolution(x, weight, None, *self._settings)
+
+    def products_backward(
+        self, dz: Tensor, x: Tensor, weight: Tensor, needs_x: bool, needs_weight: bool
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The gradients of `products` with respect to x and weight."""
+        dx, dweight, _ = torch.ops.aten.convolution_backward(
+            dz, x, weight, None, *self._settings, (needs_x, needs_weight, False)
+        )
+        return dx, dweight
+
+    def sums(self, s: Tensor) -> Tensor:
+        """Sums of squares (batch, groups, *positions of x), summed over each patch."""
+        box = (self.kernel, self.stride, self.padding, self.dilation)
+        return box_spread(s, self._stuffed(s.shape[2:]), *box) if self.transposed else box_sum(s, *box)
+
+    def _stuffed(self, size: Shape) -> Shape:
+        """The size of a transposed convolution's output."""
+        settings = zip(size, self.kernel, self.stride, self.padding, self.dilation, self.output_padding, strict=True)
+        return tuple(
+            (length - 1) * step - 2 * pad + gap * (taps - 1) + extra + 1 for length, taps, step, pad, gap, extra in settings
+        )
+
+    def sums_backward(self, d: Tensor, positions: Shape) -> Tensor:
+        """The transpose of `sums`; `positions` is the input's size."""
+        box = (self.kernel, self.stride, self.padding, self.dilation)
+        return box_sum(d, *box) if self.transposed else box_spread(d, positions, *box)
+
+    def filter_axes(self, weight: Tensor) -> tuple[Tensor, Shape]:
+        """The weight with its first axis split into groups, and the axes of one filter."""
+        split = weight.view(self.groups, weight.shape[0] // self.groups, *weight.shape[1:])
+        return split, tuple(axis for axis in range(1, split.dim()) if axis != (2 if self.transposed else 1))
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Rows of x (batch, features), each of which is one patch, against the rows of a matrix."""
+
+    groups = 1
+
+    def products(self, x: Tensor, weight: Tensor) -> Tensor:
+        """⟨w, x⟩ for each row: (batch, filters)."""
+        return F.linear(x, weight)
+
+    def products_backward(
+        self, dz: Tensor, x: Tensor, weight: Tensor, needs_x: bool, needs_weight: bool
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The gradients of `products` with respect to x and weight."""
+        return dz @ weight if needs_x else None, dz.t() @ x if needs_weight else None
+
+    def sums(self, s: Tensor) -> Tensor:
+        """A patch is a whole row: nothing to add up."""
+        return s
+
+    def sums_backward(self, d: Tensor, positions: Shape) -> Tensor:
+        """The transpose of `sums`."""
+        return d
+
+    def filter_axes(self, weight: Tensor) -> tuple[Tensor, Shape]:
+        """The weight with its first axis split into groups, and the axes of one filter."""
+        return weight.unsqueeze(0), (2,)
+
+
+Patches = Convolution | Matrix
+
+
+def grouped(t: Tensor, groups: int) -> Tensor:
+    """A view of (batch, channels, *positions) as (batch, groups, channels in a group, *positions)."""
+    return t.view(t.shape[0], groups, t.shape[1] // groups, *t.shape[2:])
+
+
+def sums_of_squares(x: Tensor, groups: int) -> Tensor:
+    """Σx² over the channels of each group, in float32 at least: (batch, groups, *positions)."""
+    x = grouped(x.to(torch.promote_types(x.dtype, torch.float32)), groups)
+    return (x * x).sum(2)
+
+
+def patch_norm(x: Tensor, patches: Patches, eps: float) -> Tensor:
+    """n = √(Σx² + ε) of every patch in the grouped layout: (batch, groups, 1, *positions)."""
+    return (patches.sums(sums_of_squares(x, patches.groups)) + eps).sqrt().unsqueeze(2)
+
+
+def normalise(weight: Tensor, patches: Patches, eps: float) -> tuple[Tensor, Tensor]:
+    """ŵ = w/‖w‖ in the weight's layout and ‖w‖ = √(Σw² + ε), (groups, filters in a group, 1); float32 at least."""
+    filters, axes = patches.filter_axes(weight.to(torch.promote_types(weight.dtype, torch.float32)))
+    norms = ((filters * filters).sum(axes, keepdim=True) + eps).sqrt()
+    return (filters / norms).flatten(0, 1), norms.view(patches.groups, -1, 1)
