@@ -133,9 +133,7 @@ def in_fresh_process(operators: list[str], extras: bool) -> dict[str, dict[str, 
 def summarise(runs: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, list[float]]]:
     """Median, least and greatest of each figure over the processes."""
     return {
-        name: {
-            key: [f(run[name][key] for run in runs) for f in (statistics.median, min, max)] for key in runs[0][name]
-        }
+        name: {key: [f(run[name][key] for run in runs) for f in (statistics.median, min, max)] for key in runs[0][name]}
         for name in runs[0]
     }
 
@@ -154,7 +152,9 @@ def show(summary: dict[str, dict[str, list[float]]], keys: tuple[str, ...], barr
             middle, least, most = row[key]
             over = barred and middle > bar
             met &= not over
-            cells.append(f"{middle:.3f}" + ("" if key == "bytes" else f" ({least:.2f}–{most:.2f})") + (f" over {bar}" if over else ""))
+            cells.append(
+                f"{middle:.3f}" + ("" if key == "bytes" else f" ({least:.2f}–{most:.2f})") + (f" over {bar}" if over else "")
+            )
         print(f"| {name} | " + " | ".join(cells) + " |")
     return met
 
@@ -182,7 +182,9 @@ def main() -> None:
     met = show(summary, ("train", "infer", "bytes"), barred=True)
     control = summary[CONTROL]
     valid = all(abs(control[key][0] - 1) <= 0.03 for key in ("train", "infer"))
-    print(f"\nnn.Conv2d against itself: {'within' if valid else 'NOT within'} 3 %. Bars: {'all met' if met else 'not all met'}.")
+    print(
+        f"\nnn.Conv2d against itself: {'within' if valid else 'NOT within'} 3 %. Bars: {'all met' if met else 'not all met'}."
+    )
     extra: dict[str, dict[str, list[float]]] = {}
     if not options.no_extras:
         few = [name for name in names if name in ("sphere-cosine", "tanh-cosine", "segmented-square_cosine", "tanh-linear")]

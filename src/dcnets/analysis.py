@@ -20,14 +20,14 @@ def norm_grid(least: float = 1e-8) -> Tensor:
 
 
 def bound(operator: Operator) -> float | None:
-    """Sup |f| over all w and x; infinite where f is unbounded, None where h or g is a learned module."""
+    """sup |f| over all w and x, at radius 1; infinite where f is unbounded, None where h or g is a learned module."""
     if operator.h.is_module or operator.g.is_module:
         return None
     if operator.weighting == "linear":
         return math.inf
     n = norm_grid()
     h, _ = magnitudes(operator, n, rho=1.0, weight_norm=1.0)
-    g, _ = angles(operator)
+    g, _ = angles(operator, torch.linspace(-1, 1, 4001, **GRID))
     if h[-1] > h[-2] * (1 + 1e-6):
         return math.inf
     factor = magnitude_of_weight(operator, n[-1].item(), rho=1.0)
@@ -35,39 +35,39 @@ def bound(operator: Operator) -> float | None:
 
 
 def lipschitz(operator: Operator, radius: float, weight_norm: float) -> float | None:
-    """The largest ‖∂f/∂x‖ over all norms from √ε on and all angles; m counts as a constant, as it is in evaluation.
+    """The largest ‖∂f/∂x‖ over all lengths of x and all angles φ to w; m counts as a constant, as it is in evaluation.
 
-    Along x the gradient is h′·g, across it (h/‖x‖)·∂g/∂θ. ε acts as one more coordinate of x that is always √ε, so it
-    bounds the norm from below and changes nothing else.
+    With r = ‖x‖, n = √(r² + ε) and c = (r/n)·cos φ, the gradient h′·g·x/n + h·g′·(ŵ − c·x/n)/n has one part along x and
+    one across it.
     """
     if operator.h.is_module or operator.g.is_module:
         return None
-    n = norm_grid(math.sqrt(operator.eps))
+    r = norm_grid()[:, None]
+    phi = torch.linspace(1e-6, math.pi - 1e-6, 1001, **GRID)[None]
+    n = (r * r + operator.eps).sqrt()
     h, h_n = magnitudes(operator, n, radius, weight_norm)
-    g, g_theta = angles(operator)
-    steepest = torch.hypot(h_n[:, None] * g, (h / n)[:, None] * g_theta).amax(1)
+    g, g_c = angles(operator, r / n * phi.cos())
+    along = h_n * g * r / n + h * g_c * phi.cos() * (operator.eps / n**3)
+    across = h * g_c * phi.sin() / n
+    steepest = torch.hypot(along, across).amax(1)
     if steepest[-1] > steepest[-2] * (1 + 1e-3):
         return math.inf
     return magnitude_of_weight(operator, weight_norm, radius) * steepest.max().item()
 
 
 def magnitudes(operator: Operator, n: Tensor, rho: float, weight_norm: float) -> tuple[Tensor, Tensor]:
-    """|h| and |∂h/∂n| at the norms n, with α where h is not weighted separately, without a weight's factor."""
+    """|h| and ∂|h|/∂n at the norms n, with α where h is not weighted separately, without a weight's factor."""
     stretch = weight_norm if operator.weighting == "product" else 1.0
     separate = operator.weighting == "separate"
-    values = {
-        "rho": rho,
-        "alpha": 1.0 if separate else operator.alpha,
-        "beta": operator.beta or 0.0,
-        "weight_norm": weight_norm,
-    }
+    alpha = 1.0 if separate else operator.alpha
+    values = {"rho": rho, "alpha": alpha, "beta": operator.beta or 0.0, "weight_norm": weight_norm}
     grown = n.clone().requires_grad_()
     with torch.enable_grad():
         h = operator.h(grown * stretch, values) + 0 * grown  # a constant h has a slope too: zero
-        if not separate and "alpha" not in operator.h.parameters:
-            h = h * operator.alpha
-        (h_n,) = torch.autograd.grad(h.sum(), grown)
-    return h.detach().abs(), h_n.abs()
+        if "alpha" not in operator.h.parameters:
+            h = h * alpha
+        (h_n,) = torch.autograd.grad(h.abs().sum(), grown)
+    return h.detach().abs(), h_n
 
 
 def magnitude_of_weight(operator: Operator, weight_norm: float, rho: float) -> float:
@@ -80,10 +80,10 @@ def magnitude_of_weight(operator: Operator, weight_norm: float, rho: float) -> f
     return 1.0
 
 
-def angles(operator: Operator) -> tuple[Tensor, Tensor]:
-    """g and ∂g/∂θ on a grid of angles; its ends stop short of 0 and π, where the arc sine's slope is capped."""
-    theta = torch.linspace(1e-6, math.pi - 1e-6, 4001, **GRID, requires_grad=True)
+def angles(operator: Operator, c: Tensor) -> tuple[Tensor, Tensor]:
+    """g and ∂g/∂c at the cosines c."""
+    c = c.clone().requires_grad_()
     with torch.enable_grad():
-        g = operator.g(theta.cos(), {name: getattr(operator, name) for name in operator.g.parameters})
-        (g_theta,) = torch.autograd.grad(g.sum(), theta)
-    return g.detach(), g_theta
+        g = operator.g(c, {name: getattr(operator, name) for name in operator.g.parameters})
+        (g_c,) = torch.autograd.grad(g.sum(), c)
+    return g.detach(), g_c

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from dcnets.registry import Named, Registrar, Value
 
-
 POWER_FLOOR = 1e-6
 """|cos θ| below which `power_cosine` is a straight line, so that its slopes are finite for every p ≥ 1."""
 
@@ -30,24 +29,19 @@ angular = Registrar(ANGULARS, Angular)
 """Register g(c, …), which may take k and p; a module gets c as (batch, groups, filters in a group, *positions)."""
 
 
-def arc_end(c: Tensor) -> float:
-    """|cos θ| beyond which the arc sine goes on as a straight line: 1 − the rounding unit of the number format.
-
-    Nothing is lost, since cos θ is not known better than that. The slope there is the cap: 1/√(1 − end²) ≈ 1/√(2·unit),
-    2,048 in float32 (in which half precision is computed too) and 4.7e7 in float64.
-    """
-    return 1 - torch.finfo(c.dtype).eps
-
-
 def arc_sine(c: Tensor) -> Tensor:
-    """asin(c) = π/2 − θ, continued beyond ±arc_end by its tangent: finite in value and slope for every c."""
-    end = arc_end(c)
-    return torch.add(torch.asin(c.clamp(-end, end)), F.softshrink(c, end), alpha=1 / math.sqrt(1 - end * end))
+    """asin(c) = π/2 − θ, with |c| held below 1 by the number format's rounding unit u.
+
+    The slope 1/√(1 − c²) so stays below 1/√(2u), which is 2,048 in float32 (in which half precision is computed too) and
+    4.7e7 in float64; nearer to ±1, where rounding hides the angle, it is zero.
+    """
+    end = 1 - torch.finfo(c.dtype).eps
+    return torch.asin(c.clamp(-end, end))
 
 
 def arc_slope(c: Tensor) -> Tensor:
-    """∂arc_sine/∂c = 1/√(1 − c²), capped beyond arc_end."""
-    return (1 - c * c).clamp_(min=1 - arc_end(c) ** 2).rsqrt_()
+    """∂arc_sine/∂c = 1/√(1 − c²), zero within a rounding unit of ±1."""
+    return F.threshold(1 - c * c, 1.5 * torch.finfo(c.dtype).eps, math.inf).rsqrt_()
 
 
 def half_turn(k: Value) -> Value:
@@ -83,7 +77,8 @@ def _sigmoid_k(g: Tensor, c: Tensor, k: Value) -> Tensor:
 @angular(slopes={"c": _sigmoid_c, "k": _sigmoid_k})
 def sigmoid(c: Tensor, k: Value = 0.3) -> Tensor:
     """Sigmoid, Eq. (13): g = tanh(asin(cos θ) / 2k) / tanh(π / 4k), with tanh(a/2) = 2σ(a) − 1."""
-    return (2 * torch.sigmoid(arc_sine(c) / k) - 1) / half_turn(k)
+    top = half_turn(k)
+    return torch.sigmoid(arc_sine(c) * (1 / k)) * (2 / top) - 1 / top
 
 
 @angular(slopes={"c": lambda c: c.abs() * 2})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ContextDecorator
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor, nn
@@ -63,22 +63,21 @@ class Tensors(TypedDict, total=False):
 def respond(
     x: Tensor, weight: Tensor, bias: Tensor | None, patches: Patches, operator: Operator, tensors: Tensors
 ) -> tuple[Tensor, Tensor | None]:
-    """f(w, x) for every filter and patch, and the patch norms."""
-    kind = x.device.type
-    if torch.is_autocast_enabled(kind):
-        with torch.autocast(kind, enabled=False):
+    """f(w, x) for every filter and patch, and the mean norm that a relative radius was measured by (None without one)."""
+    if autocasts(x):
+        with torch.autocast(x.device.type, enabled=False):
             return respond(x, weight, bias, patches, operator, tensors)
     if is_convolution(operator, tensors):
         z = patches.products(x, weight.to(x.dtype))
         return z if bias is None else z + bias.to(x.dtype).view(-1, *(1,) * (z.dim() - 2)), None
     unit, norms = normalise(weight, patches, operator.eps)
-    values = settle(operator, patches, norms, x.dim() + 1, tensors)
     formula = Formula(
         function_of(operator.h, tensors.get("h")),
         function_of(operator.g, tensors.get("g")),
         operator.eps,
         operator.radius == "relative" and operator.has_radius,
     )
+    values = settle(formula.h, operator, norms.view(1, *norms.shape[:2], *(1,) * (x.dim() - 2)), tensors)
     mean_norm: Any = tensors.get("mean_norm") if formula.relative else None
     if callable(mean_norm):
         mean_norm = mean_norm(patch_norm(x, patches, operator.eps))
@@ -86,8 +85,8 @@ def respond(
         mean_norm = torch.as_tensor(mean_norm, dtype=norms.dtype, device=x.device)
     unit = unit.to(x.dtype)
     if pure_torch_needed() or not fused(formula):
-        return reference.decouple(x, unit, bias, mean_norm, patches, formula, values)
-    if torch.is_grad_enabled() and any(
+        y, n = reference.decouple(x, unit, bias, mean_norm, patches, formula, values)
+    elif torch.is_grad_enabled() and any(
         isinstance(t, Tensor) and t.requires_grad for t in (x, unit, bias, mean_norm, *values.values())
     ):
         y, _, n = eager.Decouple.apply(  # type: ignore[no-untyped-call]
@@ -95,7 +94,13 @@ def respond(
         )
     else:
         y, _, n = eager.forward(x, unit, bias, mean_norm, patches, formula, values, keep_products=False)
-    return y, n
+    return y, reference.mean(n) if formula.relative and mean_norm is None else mean_norm
+
+
+def autocasts(t: Tensor) -> bool:
+    """Whether autocast is on for tensors like t."""
+    kind = t.device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and t.dtype != torch.float64
 
 
 def function_of(named: Named, module: nn.Module | None) -> Named | Bound:
@@ -105,8 +110,8 @@ def function_of(named: Named, module: nn.Module | None) -> Named | Bound:
     return named if module is None else Bound(named, module)
 
 
-def settle(operator: Operator, patches: Patches, norms: Tensor, dims: int, tensors: Tensors) -> dict[str, Value]:
-    """Everything that h, g and the weighting compute with, shaped to meet the grouped layout of `dims` dimensions.
+def settle(h: Named | Bound, operator: Operator, weight_norm: Tensor, tensors: Tensors) -> dict[str, Value]:
+    """Everything that h, g and the weighting compute with, in the grouped layout of `weight_norm`.
 
     Weightings (section 3.5): linear multiplies by ‖w‖; product, Eq. (15), has ‖w‖·‖x‖ in place of ‖x‖; separate,
     Eq. (16), multiplies by h₁(‖w‖), h₁ being h at α = 1.
@@ -114,26 +119,22 @@ def settle(operator: Operator, patches: Patches, norms: Tensor, dims: int, tenso
 
     def own(name: str, default: float | None) -> Value:
         value: Any = tensors.get(name)
-        value = default if value is None else value
         if not isinstance(value, Tensor):
-            return float(value)
-        shape = (1, 1) if value.numel() == 1 else (patches.groups, -1)
-        return value.to(norms.dtype).reshape(*shape, *(1,) * (dims - 3))
+            return cast(float, default) if value is None else float(value)
+        one = value.numel() == 1
+        return value.to(weight_norm.dtype).reshape((1,) * weight_norm.dim() if one else weight_norm.shape)
 
-    h, g, weighting = operator.h, operator.g, operator.weighting
-    weight_norm = norms.reshape(*norms.shape[:2], *(1,) * (dims - 3))
-    alpha = own("alpha", operator.alpha)
-    values: dict[str, Value] = {
-        name: own(name, getattr(operator, name)) for name in ("beta", "k", "p") if name in (*h.parameters, *g.parameters)
-    }
-    if "rho" in h.parameters:
-        values["rho"] = own("rho", 1.0)
-    if "weight_norm" in h.parameters:
-        values["weight_norm"] = weight_norm
+    takes, weighting = (*operator.h.parameters, *operator.g.parameters), operator.weighting
+    alpha: Value = own("alpha", operator.alpha)
     scale: Value = 1.0
-    if "alpha" in h.parameters:
+    values: dict[str, Value] = {name: own(name, getattr(operator, name)) for name in ("beta", "k", "p") if name in takes}
+    if "rho" in takes:
+        values["rho"] = own("rho", 1.0)
+    if "weight_norm" in takes:
+        values["weight_norm"] = weight_norm
+    if "alpha" in takes:
         values["alpha"] = 1.0 if weighting == "separate" else alpha
-    if "alpha" not in h.parameters or weighting == "separate":
+    if "alpha" not in takes or weighting == "separate":
         scale = alpha
     if weighting == "linear":
         scale = scale * weight_norm

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dcnets.dispatch import Tensors, backend, pure_torch_needed, respond
+from dcnets.dispatch import Tensors, autocasts, backend, pure_torch_needed, respond
 from dcnets.naming import choose, refuse_unknown
 from dcnets.operator import Operator
 from dcnets.patches import Convolution, Matrix, Shape
@@ -113,9 +113,19 @@ def padded(
     else:
         sides = [(pad, pad) for pad in expand("padding", padding, dims)]
     if mode != "zeros" or any(before != after for before, after in sides):
+        layout = memory_format(x)
         x = F.pad(x, [side for pair in reversed(sides) for side in pair], "constant" if mode == "zeros" else mode)
+        x = x.contiguous(memory_format=layout)  # circular padding forgets it
         sides = [(0, 0)] * dims
     return x, Convolution(kernel, steps, tuple(before for before, _ in sides), gaps, groups, False, (0,) * dims)
+
+
+def memory_format(x: Tensor) -> torch.memory_format:
+    """channels_last where x is laid out so, and torch's usual format otherwise."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    if last is not None and x.is_contiguous(memory_format=last) and not x.is_contiguous():
+        return last
+    return torch.contiguous_format
 
 
 def convolve(
@@ -123,7 +133,7 @@ def convolve(
     padding: Sizes | str, dilation: Sizes, groups: int, padding_mode: str, tensors: Tensors, *,
     transposed: bool = False, output_padding: Sizes = 0,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """The output and the patch norms (None where the operator needs none)."""
+    """The output, and the mean norm that a relative radius was measured by (None without one)."""
     x, weight = matched(x, weight)
     channels = weight.shape[0] if transposed else weight.shape[1] * groups
     if weight.dim() != dims + 2 or x.dim() not in (dims + 1, dims + 2) or x.shape[-dims - 1] != channels:
@@ -138,22 +148,22 @@ def convolve(
     x, patches = padded(x, kernel, stride, padding, dilation, groups, padding_mode)
     if transposed:
         patches = replace(patches, transposed=True, output_padding=expand("output_padding", output_padding, dims))
-    y, n = respond(x, weight, bias, patches, as_operator(operator), tensors)
-    return y.squeeze(0) if unbatched else y, n
+    y, m = respond(x, weight, bias, patches, as_operator(operator), tensors)
+    return y.squeeze(0) if unbatched else y, m
 
 
 def multiply(
     x: Tensor, weight: Tensor, operator: Operator | str, bias: Tensor | None, tensors: Tensors
 ) -> tuple[Tensor, Tensor | None]:
-    """The output and the norms of the rows (None where the operator needs none)."""
+    """The output, and the mean norm that a relative radius was measured by (None without one)."""
     x, weight = matched(x, weight)
     if weight.dim() != 2 or x.dim() < 1 or x.shape[-1] != weight.shape[1]:
         raise ValueError(
             f"expected x of shape (…, {weight.shape[-1]}) for filters of shape {tuple(weight.shape)}, got {tuple(x.shape)}"
         )
     rows = x.reshape(-1, x.shape[-1]) if x.shape[-1] else x.reshape(x.shape[:-1].numel(), 0)
-    y, n = respond(rows, weight, bias, Matrix(), as_operator(operator), tensors)
-    return y.view(*x.shape[:-1], weight.shape[0]), n
+    y, m = respond(rows, weight, bias, Matrix(), as_operator(operator), tensors)
+    return y.view(*x.shape[:-1], weight.shape[0]), m
 
 
 def matched(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -161,9 +171,8 @@ def matched(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     for name, t in (("x", x), ("weight", weight)):
         if not t.is_floating_point():
             raise TypeError(f"{name} must be a floating-point tensor, got {t.dtype}; convert it with .float()")
-    kind = x.device.type
-    if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
-        return x.to(torch.get_autocast_dtype(kind)), weight
+    if autocasts(x):
+        return x.to(torch.get_autocast_dtype(x.device.type)), weight
     if x.dtype != weight.dtype:
         raise TypeError(f"x is {x.dtype} and weight is {weight.dtype}; convert one, or use torch.autocast")
     return x, weight

@@ -6,6 +6,7 @@ that folds, merges or quantises those takes f(w, x) for linear in w, and ours is
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import fields
@@ -74,7 +75,8 @@ class Decoupled(nn.Module):
 
     def _decouple(self, filters: int, fan_in: int, factory: dict[str, Any], options: Options) -> None:
         """Read the options and make the tensors; the last step of a layer's constructor."""
-        refuse_unknown(type(self).__name__, options, Options.__annotations__)
+        own = [name for name in inspect.signature(type(self).__init__).parameters if name not in ("self", "options")]
+        refuse_unknown(type(self).__name__, options, (*own, *Options.__annotations__))
         known = {field.name for field in fields(Operator)}
         self.operator = Operator(**{name: value for name, value in options.items() if name in known})  # type: ignore[arg-type]
         self.filters, self.fan_in = filters, fan_in
@@ -107,7 +109,7 @@ class Decoupled(nn.Module):
         return learn
 
     def _check(self, options: Options) -> None:
-        for name in ("radius_init", "radius_per", "sync"):
+        for name in ("radius", "radius_init", "radius_per", "sync"):
             if name in options and not self.operator.has_radius:
                 raise ValueError(f"{self.operator.h.name} has no radius, so {name} means nothing; leave it out")
         if not (math.isfinite(self.radius_init) and self.radius_init > RADIUS_FLOOR):
@@ -147,12 +149,12 @@ class Decoupled(nn.Module):
     @property
     def k(self) -> Tensor | float | None:
         """K = |v| + 0.05 where it is learned."""
-        return self.raw_k.abs() + K_FLOOR if "k" in self.learn else self.operator.k
+        return absolute(self.raw_k) + K_FLOOR if "k" in self.learn else self.operator.k
 
     @property
     def p(self) -> Tensor | float | None:
         """P = |v| + 1 where it is learned."""
-        return self.raw_p.abs() + 1 if "p" in self.learn else self.operator.p
+        return absolute(self.raw_p) + 1 if "p" in self.learn else self.operator.p
 
     def _tensors(self, x: Tensor) -> Tensors:
         """What the functional form computes with."""
@@ -176,17 +178,19 @@ class Decoupled(nn.Module):
     def _tracks(self) -> bool:
         return self.training and "running_norm" in self._buffers
 
-    def _track(self, n: Tensor | None) -> None:
-        """Average the batch's mean norm into `running_norm`: all batches alike at first, then with decay.
+    def _track(self, m: Tensor | None) -> None:
+        """Average a batch's mean norm into `running_norm`: all batches alike at first, then with decay.
 
-        Left alone by an empty batch, and by torch.func, whose functions are pure.
+        Left alone by an empty batch (the only one whose mean is 0) and by torch.func, whose functions are pure.
         """
-        if n is None or not self._tracks or n.numel() == 0 or dispatch.in_transform():
+        if m is None or not self._tracks or dispatch.in_transform():
             return
         with torch.no_grad():
-            self.num_batches_tracked.add_(1)
-            share = (1 / self.num_batches_tracked).clamp(min=1 - DECAY).to(self.running_norm.dtype)
-            self.running_norm.lerp_(n.mean().to(self.running_norm.dtype), share)
+            seen = m > 0
+            count = self.num_batches_tracked.add_(seen).clamp(min=1).to(self.running_norm.dtype)
+            share = count.reciprocal().clamp(min=1 - DECAY) * seen
+            # detach: torch 2.13 compiles an update of a float64 scalar buffer itself to nothing
+            self.running_norm.detach().lerp_(m.to(self.running_norm.dtype), share)
 
     def reset_parameters(self) -> None:
         """Start anew: torch's initial weights, and the operator's own tensors as they were."""
@@ -204,9 +208,9 @@ class Decoupled(nn.Module):
         """Load as torch does; what an ordinary layer's checkpoint lacks takes its initial value."""
         device = None if self.weight.is_meta else self.weight.device  # a meta tensor would lose the value
         lacking = self._initial(device, self.weight.dtype)
-        for part, module in (("h", self.h), ("g", self.g)):
-            if module is not None:
-                lacking |= {f"{part}.{name}": tensor for name, tensor in module.state_dict().items()}
+        for name, part in (("h", "magnitude"), ("g", "angular")):
+            module = self.operator.build(part, self.filters, device=device, dtype=self.weight.dtype)
+            lacking |= {f"{name}.{key}": tensor for key, tensor in module.state_dict().items()} if module else {}
         for name, tensor in lacking.items():
             state_dict.setdefault(prefix + name, tensor)
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -223,6 +227,11 @@ class Decoupled(nn.Module):
     def extra_repr(self) -> str:
         learn = f", learn={self.learn}" if self.learn else ""
         return f"{super().extra_repr()}, operator={self.operator}{learn}"
+
+
+def absolute(v: Tensor) -> Tensor:
+    """|v|, with slope 1 at 0, so that a value that starts at its lowest can leave it."""
+    return torch.where(v < 0, -v, v)
 
 
 def shared_mean(n: Tensor) -> Tensor:
@@ -253,11 +262,11 @@ class _DecoupledConvNd(Decoupled, _ConvNd):
         self._decouple(out_channels, self.weight[0].numel(), {"device": device, "dtype": dtype}, options)
 
     def forward(self, x: Tensor) -> Tensor:
-        y, n = functional.convolve(
+        y, m = functional.convolve(
             self.dims, x, self.weight, self.operator, self.bias, self.stride, self.padding, self.dilation, self.groups,
             self.padding_mode, self._tensors(x),
         )  # fmt: skip
-        self._track(n)
+        self._track(m)
         return y
 
 
@@ -303,11 +312,11 @@ class DecoupledConvTranspose2d(Decoupled, _ConvTransposeNd):
         extra = self._output_padding(
             x, output_size, self.stride, self.padding, self.kernel_size, 2, self.dilation  # type: ignore[arg-type]
         )  # fmt: skip
-        y, n = functional.convolve(
+        y, m = functional.convolve(
             2, x, self.weight, self.operator, self.bias, self.stride, self.padding, self.dilation, self.groups, "zeros",
             self._tensors(x), transposed=True, output_padding=extra,
         )  # fmt: skip
-        self._track(n)
+        self._track(m)
         return y
 
 
@@ -342,6 +351,6 @@ class DecoupledLinear(Decoupled, _Linear):
         self._decouple(out_features, in_features, {"device": device, "dtype": dtype}, options)
 
     def forward(self, x: Tensor) -> Tensor:
-        y, n = functional.multiply(x, self.weight, self.operator, self.bias, self._tensors(x))
-        self._track(n)
+        y, m = functional.multiply(x, self.weight, self.operator, self.bias, self._tensors(x))
+        self._track(m)
         return y

@@ -29,7 +29,7 @@ def response(formula: Formula, z: Tensor, n: Tensor, values: Values) -> Tensor:
     """y = scale · h(stretch · n) · g(z/n); all in the grouped layout, `values` being shaped to meet it."""
     stretch, scale = values.get("stretch"), values.get("scale")
     h = formula.h(n if stretch is None else n * stretch, values)
-    y = h * formula.g(z / n, values)
+    y = formula.g(z / n, values) * h  # z's side first: its memory format is the output's
     return y if scale is None else y * scale
 
 

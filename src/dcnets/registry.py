@@ -76,6 +76,9 @@ class Bound:
     def __init__(self, named: Named, module: nn.Module) -> None:
         self.named, self.module = named, module
 
+    def __repr__(self) -> str:
+        return f"{self.named!r} as {self.module!r}"
+
     def __call__(self, argument: Tensor, values: Values) -> Tensor:
         result: Tensor = self.module(argument, **{name: values[name] for name in self.named.parameters})
         return result

@@ -6,34 +6,42 @@ differentiated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from dcnets import reference
-from dcnets.patches import Patches, grouped, sums_of_squares
+from dcnets.patches import Patches, grouped
 from dcnets.reference import Formula
 from dcnets.registry import Named, Value
 
 BLOCK = 65_536
 """Elements that one thread works on at a time: 256 KiB of float32, so that a block's temporaries stay in its cache."""
 
-Index = tuple[slice, ...]
 
+def in_blocks(layout: Tensor, *tensors: Tensor | None) -> Iterator[tuple[Any, ...]]:
+    """Walk through tensors of a grouped layout together, in views of cache-sized pieces.
 
-def blocks(shape: torch.Size, device: torch.device) -> Iterator[Index]:
-    """Split a grouped layout along the batch, and one large sample along its first position, into cache-sized pieces."""
-    batch, size = shape[0], shape[1:].numel()
-    budget = BLOCK * torch.get_num_threads() if device.type == "cpu" else max(shape.numel(), 1)
+    The batch is split, and a sample that is too large is split along its first position.
+    """
+    size = layout.shape[1:].numel()
+    budget = BLOCK * torch.get_num_threads() if layout.device.type == "cpu" else layout.numel()
     samples = max(1, budget // max(size, 1))
-    rows = shape[3] if len(shape) > 3 else 1
-    step = max(1, rows * budget // max(size, 1)) if samples == 1 else rows
-    for first in range(0, batch, samples):
-        for row in range(0, rows, max(step, 1)):
-            rest = (slice(row, row + step),) if len(shape) > 3 else ()
-            yield (slice(first, first + samples), slice(None), slice(None), *rest)
+    pieces = zip(*(split(t, samples, 0) for t in (layout, *tensors)), strict=False)
+    if size <= budget or layout.dim() < 4:
+        yield from pieces
+        return
+    rows = max(1, budget * layout.shape[3] // size)
+    for piece in pieces:
+        yield from zip(*(split(t, rows, 3) for t in piece), strict=False)
+
+
+def split(t: Tensor | None, step: int, axis: int) -> Iterable[Tensor | None]:
+    """t in steps along an axis, or None again and again."""
+    return repeat(None) if t is None else torch.split(t, step, axis)
 
 
 class Totals:
@@ -51,12 +59,13 @@ class Totals:
 
 
 def square_sums(x: Tensor, groups: int) -> Tensor:
-    """`sums_of_squares` in blocks, so that the squares never reach memory."""
-    s = x.new_empty((x.shape[0], groups, *x.shape[2:]), dtype=torch.promote_types(x.dtype, torch.float32))
-    for index in blocks(grouped(x, groups).shape, x.device):
-        samples, positions = index[0], index[3:]
-        s[(samples, slice(None), *positions)] = sums_of_squares(x[(samples, slice(None), *positions)], groups)
-    return s
+    """Σx² over the channels of each group, in blocks so that the squares never reach memory: (batch, groups, *positions)."""
+    x = grouped(x, groups)
+    s = x.new_empty((*x.shape[:2], 1, *x.shape[3:]), dtype=torch.promote_types(x.dtype, torch.float32))
+    for part, total in in_blocks(x, s):
+        part = part.to(s.dtype)
+        torch.sum(part * part, 2, keepdim=True, out=total)
+    return s.squeeze(2)
 
 
 def forward(
@@ -74,19 +83,20 @@ def forward(
     n = (patches.sums(square_sums(x, patches.groups)) + formula.eps).sqrt_().unsqueeze(2)
     values = with_radius(values, formula, n, mean_norm)
     y = torch.empty_like(z) if keep_products else z
-    inverse, z_all, y_all = n.reciprocal(), grouped(z, patches.groups), grouped(y, patches.groups)
     stretch, scale = values.get("stretch"), values.get("scale")
-    shift = None if bias is None else bias.view(patches.groups, -1, *(1,) * (z.dim() - 2))
-    for index in blocks(z_all.shape, z.device):
-        u = n[index] if stretch is None else n[index] * stretch
-        h = formula.h(u, values)
-        g = formula.g(z_all[index] * inverse[index], values)
+    shift = None if bias is None else bias.view(1, patches.groups, -1, *(1,) * (z.dim() - 2))
+    z_all, y_all = grouped(z, patches.groups), grouped(y, patches.groups)
+    for z_part, y_part, n_part, inverse in in_blocks(z_all, y_all, n, n.reciprocal()):
+        h = formula.h(n_part if stretch is None else n_part * stretch, values)
         if scale is not None:
             h = h * scale
-        if shift is None and y.dtype == n.dtype:
-            torch.mul(h, g, out=y_all[index])
+        if y.dtype == n.dtype:  # y_part serves as the buffer of c, so that fewer lines of the cache are in use
+            torch.mul(h, formula.g(torch.mul(z_part, inverse, out=y_part), values), out=y_part)
+            if shift is not None:
+                y_part += shift
         else:
-            y_all[index] = h * g if shift is None else h * g + shift
+            wide = h * formula.g(z_part * inverse, values)
+            y_part.copy_(wide if shift is None else wide + shift)
     return y, z, n
 
 
@@ -158,14 +168,10 @@ def first_order(
     values = with_radius(own, formula, n, mean_norm)
     totals = Totals(values, wanted | {"rho"} if through_mean else wanted)
 
-    dz, dn = torch.empty_like(z), torch.zeros_like(n)
-    inverse = n.reciprocal()
+    dz, dn, inverse = torch.empty_like(z), torch.zeros_like(n) if need_x else None, n.reciprocal()
     z_all, dz_all, dy_all = (grouped(t, patches.groups) for t in (z, dz, dy))
-    for index in blocks(z_all.shape, z.device):
-        block_backward(
-            formula, values, totals, n[index], inverse[index], z_all[index], dy_all[index], dz_all[index],
-            dn[index] if need_x else None,
-        )  # fmt: skip
+    for block in in_blocks(z_all, dy_all, dz_all, n, inverse, dn):
+        block_backward(formula, values, totals, *block)
     gradients: dict[str, Tensor | None] = {name: totals.sums.get(name) for name in names}
     dmean = None
     if formula.relative and "rho" in totals.sums:
@@ -173,12 +179,12 @@ def first_order(
         per_rho, rho = totals.sums["rho"], own["rho"]
         dmean = (per_rho * rho).sum()
         gradients["rho"] = (per_rho * m).sum_to_size(rho.shape) if isinstance(rho, Tensor) else None
-        if mean_norm is None:
+        if mean_norm is None and dn is not None:
             dn += dmean / max(n.numel(), 1)
     dx, dweight = patches.products_backward(dz, x, weight, need_x, need_weight)
-    if dx is not None:
+    if dx is not None and dn is not None:
         add_norm_gradient(dx, x, patches, dn.mul_(inverse).squeeze(2))
-    dbias = dy.flatten(2).sum((0, 2)).to(bias.dtype) if need_bias else None
+    dbias = dy.transpose(0, 1).flatten(1).sum(1).to(bias.dtype) if need_bias else None
     dvalues = (gradients[name] if need else None for name, need in zip(names, need_values, strict=True))
     return dx, dweight, dbias, dmean if need_mean else None, None, None, None, *dvalues
 
@@ -187,11 +193,11 @@ def block_backward(
     formula: Formula,
     values: dict[str, Value],
     totals: Totals,
-    n: Tensor,
-    inverse: Tensor,
     z: Tensor,
     dy: Tensor,
     dz: Tensor,
+    n: Tensor,
+    inverse: Tensor,
     dn: Tensor | None,
 ) -> None:
     """Fill dz and dn for one block, and add its share to the totals."""
@@ -207,12 +213,16 @@ def block_backward(
         if "scale" in totals.wanted:
             totals.add("scale", dy * h * g)
         dy = dy * scale
-    dh, dg = dy * g, dy * h
+    dg = dy * h
     in_g["g_c"] = G.slope("c", in_g)
-    dc = times(dg, in_g["g_c"]) * inverse
-    dz.copy_(dc)
     for name in totals.wanted.intersection(G.parameters):
         totals.add(name, dg * G.slope(name, in_g))
+    dc = times(dg, in_g["g_c"])
+    if dz.dtype == dc.dtype:
+        dc = torch.mul(dc, inverse, out=dz)
+    else:
+        dz.copy_(dc.mul_(inverse))
+    dh = dy * g
     in_h["h_n"] = H.slope("n", in_h)
     if "stretch" in totals.wanted:
         totals.add("stretch", dh * in_h["h_n"] * n)
@@ -220,7 +230,7 @@ def block_backward(
         totals.add(name, dh * H.slope(name, in_h))
     if dn is not None:
         slope = in_h["h_n"] if stretch is None else in_h["h_n"] * stretch
-        dn.copy_(over_filters(dh, slope) - dc.mul_(c).sum(2, keepdim=True))
+        torch.sub(over_filters(dh, slope), c.mul_(dc).sum(2, keepdim=True), out=dn)
 
 
 def times(t: Tensor, factor: Value) -> Tensor:
@@ -230,9 +240,7 @@ def times(t: Tensor, factor: Value) -> Tensor:
 
 def over_filters(t: Tensor, factor: Value) -> Tensor:
     """Σ t · factor over a group's filters, multiplied after the sum where the factor is the same for all of them."""
-    if (isinstance(factor, Tensor) and factor.dim() == t.dim() and factor.shape[2] > 1) or (
-        isinstance(factor, Tensor) and factor.dim() < t.dim()
-    ):
+    if isinstance(factor, Tensor) and factor.shape[2] > 1:
         return (t * factor).sum(2, keepdim=True)
     return t.sum(2, keepdim=True) * factor
 
@@ -240,9 +248,9 @@ def over_filters(t: Tensor, factor: Value) -> Tensor:
 def add_norm_gradient(dx: Tensor, x: Tensor, patches: Patches, d: Tensor) -> None:
     """dx += x · spread(dn / n), in place: what the patch norms hand back to the input."""
     spread = patches.sums_backward(d, x.shape[2:]).unsqueeze(2)
-    dx_all, x_all = grouped(dx, patches.groups), grouped(x, patches.groups)
+    dx, x = grouped(dx, patches.groups), grouped(x, patches.groups)
     if dx.dtype == spread.dtype:
-        dx_all.addcmul_(x_all, spread)
+        dx.addcmul_(x, spread)
         return
-    for index in blocks(dx_all.shape, dx.device):
-        dx_all[index] = torch.addcmul(dx_all[index].to(spread.dtype), x_all[index].to(spread.dtype), spread[index])
+    for dx_part, x_part, spread_part in in_blocks(dx, x, spread):
+        dx_part.copy_(torch.addcmul(dx_part.to(spread.dtype), x_part.to(spread.dtype), spread_part))
