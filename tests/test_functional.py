@@ -25,7 +25,7 @@ from dcnets.functional import (
     decoupled_linear,
     patch_norm,
 )
-from dcnets.kernels import eager
+from dcnets.kernels import blocks
 
 PATHS = ["reference", "fused"]
 CONVOLUTIONS = {1: decoupled_conv1d, 2: decoupled_conv2d, 3: decoupled_conv3d}
@@ -170,7 +170,7 @@ def assert_same(function, expected, leaves, names):
 
 
 @st.composite
-def convolutions(draw, dims, mode):
+def convolutions(draw, dims):
     groups = draw(st.integers(1, 2))
     each = lambda strategy: tuple(draw(strategy) for _ in range(dims))
     kernel, dilation = each(st.integers(1, 3)), each(st.integers(1, 2))
@@ -202,7 +202,7 @@ def convolutions(draw, dims, mode):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_a_convolution_is_the_formula_on_unfolded_patches(dims, mode):
-    @given(convolutions(dims, mode))
+    @given(convolutions(dims))
     @settings(max_examples={1: 30, 2: 50, 3: 20}[dims])
     def check(case):
         torch.manual_seed(case["seed"])
@@ -539,7 +539,7 @@ def test_both_paths_give_the_same_gradients_whichever_inputs_ask_for_one():
 
 @pytest.mark.parametrize("block", [1, 7, 20, 50])
 def test_a_pass_in_small_blocks_gives_what_one_block_gives(monkeypatch, block):
-    monkeypatch.setattr(eager, "BLOCK", block)
+    monkeypatch.setattr(blocks, "BLOCK", block)
     operator = Operator("tanh+0.5*segmented", "sigmoid", "separate")
     tensors = tensors_for(operator, 4)
     bias = torch.randn(4, dtype=torch.float64, requires_grad=True)

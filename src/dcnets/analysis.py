@@ -31,7 +31,7 @@ def bound(operator: Operator) -> float | None:
     if h[-1] > h[-2] * (1 + 1e-6):
         return math.inf
     factor = magnitude_of_weight(operator, n[-1].item(), rho=1.0)
-    return round(factor * h.max().item() * g.abs().max().item(), 6)
+    return float(f"{factor * h.max().item() * g.abs().max().item():.7g}")  # the grid is no finer
 
 
 def lipschitz(operator: Operator, radius: float, weight_norm: float) -> float | None:
@@ -42,17 +42,26 @@ def lipschitz(operator: Operator, radius: float, weight_norm: float) -> float | 
     """
     if operator.h.is_module or operator.g.is_module:
         return None
-    r = norm_grid()[:, None]
-    phi = torch.linspace(1e-6, math.pi - 1e-6, 1001, **GRID)[None]
-    n = (r * r + operator.eps).sqrt()
-    h, h_n = magnitudes(operator, n, radius, weight_norm)
-    g, g_c = angles(operator, r / n * phi.cos())
-    along = h_n * g * r / n + h * g_c * phi.cos() * (operator.eps / n**3)
-    across = h * g_c * phi.sin() / n
-    steepest = torch.hypot(along, across).amax(1)
-    if steepest[-1] > steepest[-2] * (1 + 1e-3):
+
+    def steepness(r: Tensor, phi: Tensor) -> Tensor:
+        r, phi = r[:, None], phi[None]
+        n = (r * r + operator.eps).sqrt()
+        h, h_n = magnitudes(operator, n, radius, weight_norm)
+        g, g_c = angles(operator, r / n * phi.cos())
+        along = h_n * g * r / n + h * g_c * phi.cos() * (operator.eps / n**3)
+        return torch.hypot(along, h * g_c * phi.sin() / n)
+
+    r, phi = norm_grid(), torch.linspace(1e-6, math.pi - 1e-6, 1001, **GRID)
+    found = steepness(r, phi)
+    last, before = found[-1].max(), found[-2].max()
+    if last > before * (1 + 1e-3):
         return math.inf
-    return magnitude_of_weight(operator, weight_norm, radius) * steepest.max().item()
+    for _ in range(4):  # zoom in on the steepest place
+        row, column = divmod(int(found.argmax()), len(phi))
+        r = torch.linspace(r[max(row - 1, 0)].item(), r[min(row + 1, len(r) - 1)].item(), 101, **GRID)
+        phi = torch.linspace(phi[max(column - 1, 0)].item(), phi[min(column + 1, len(phi) - 1)].item(), 101, **GRID)
+        found = steepness(r, phi)
+    return magnitude_of_weight(operator, weight_norm, radius) * found.max().item()
 
 
 def magnitudes(operator: Operator, n: Tensor, rho: float, weight_norm: float) -> tuple[Tensor, Tensor]:

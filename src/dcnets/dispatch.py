@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from contextlib import ContextDecorator
-from typing import Any, TypedDict, cast
+from typing import Any, ParamSpec, TypedDict, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +18,15 @@ from dcnets.patches import Patches, normalise, patch_norm
 from dcnets.reference import Formula
 from dcnets.registry import Bound, Named, Value
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 BACKENDS = ("auto", "reference", "fused")
 
 _backend = "auto"
 
 
-class backend(ContextDecorator):  # noqa: N801 (a verb, like torch.no_grad)
+class backend:  # noqa: N801 (a verb, like torch.no_grad)
     """Choose the path: "auto" (fused where it can be), "reference" (the plain formula) or "fused" (or an error).
 
     `backend("reference")` holds until the next call; as a context manager or decorator it is undone at the end.
@@ -31,12 +34,21 @@ class backend(ContextDecorator):  # noqa: N801 (a verb, like torch.no_grad)
 
     def __init__(self, name: str) -> None:
         global _backend
-        self.before, _backend = _backend, choose("backend", name, BACKENDS)
-        self.name = name
+        self.before, self.name = _backend, choose("backend", name, BACKENDS)
+        _backend = name
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        self.__exit__()  # as a decorator it is for the calls, not for now
+
+        @functools.wraps(function)
+        def within(*args: P.args, **kwargs: P.kwargs) -> R:
+            with backend(self.name):
+                return function(*args, **kwargs)
+
+        return within
 
     def __enter__(self) -> None:
-        global _backend
-        _backend = self.name
+        pass
 
     def __exit__(self, *_: object) -> None:
         global _backend
@@ -121,8 +133,12 @@ def settle(h: Named | Bound, operator: Operator, weight_norm: Tensor, tensors: T
         value: Any = tensors.get(name)
         if not isinstance(value, Tensor):
             return cast(float, default) if value is None else float(value)
-        one = value.numel() == 1
-        return value.to(weight_norm.dtype).reshape((1,) * weight_norm.dim() if one else weight_norm.shape)
+        if value.numel() not in (1, weight_norm.numel()):
+            raise ValueError(
+                f"{name} has {value.numel()} values for {weight_norm.numel()} filters; give one a filter, or one"
+            )
+        shape = weight_norm.shape if value.numel() == weight_norm.numel() else (1,) * weight_norm.dim()
+        return value.to(weight_norm.dtype).reshape(shape)
 
     takes, weighting = (*operator.h.parameters, *operator.g.parameters), operator.weighting
     alpha: Value = own("alpha", operator.alpha)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from dcnets.dispatch import Tensors, autocasts, backend, pure_torch_needed, respond
 from dcnets.naming import choose, refuse_unknown
 from dcnets.operator import Operator
-from dcnets.patches import Convolution, Matrix, Shape
+from dcnets.patches import Convolution, Matrix, Shape, memory_format
 from dcnets.patches import patch_norm as grouped_patch_norm
 
 __all__ = [
@@ -37,7 +37,9 @@ def decoupled_conv1d(
     **tensors: Unpack[Tensors],
 ) -> Tensor:  # fmt: skip
     """A decoupled convolution of x (batch, channels, length), or of one sample, with filters (out, in/groups, kernel)."""
-    return convolve(1, x, weight, operator, bias, stride, padding, dilation, groups, padding_mode, checked(tensors))[0]
+    return convolve(
+        1, x, weight, operator, bias, stride, padding, dilation, groups, padding_mode, checked(operator, tensors)
+    )[0]
 
 
 def decoupled_conv2d(
@@ -46,7 +48,9 @@ def decoupled_conv2d(
     **tensors: Unpack[Tensors],
 ) -> Tensor:  # fmt: skip
     """A decoupled convolution of x (batch, channels, height, width), or of one sample."""
-    return convolve(2, x, weight, operator, bias, stride, padding, dilation, groups, padding_mode, checked(tensors))[0]
+    return convolve(
+        2, x, weight, operator, bias, stride, padding, dilation, groups, padding_mode, checked(operator, tensors)
+    )[0]
 
 
 def decoupled_conv3d(
@@ -55,7 +59,9 @@ def decoupled_conv3d(
     **tensors: Unpack[Tensors],
 ) -> Tensor:  # fmt: skip
     """A decoupled convolution of x (batch, channels, depth, height, width), or of one sample."""
-    return convolve(3, x, weight, operator, bias, stride, padding, dilation, groups, padding_mode, checked(tensors))[0]
+    return convolve(
+        3, x, weight, operator, bias, stride, padding, dilation, groups, padding_mode, checked(operator, tensors)
+    )[0]
 
 
 def decoupled_conv_transpose2d(
@@ -64,7 +70,7 @@ def decoupled_conv_transpose2d(
 ) -> Tensor:  # fmt: skip
     """The decoupled convolution over the zero-stuffed input, with filters (in, out/groups, height, width)."""
     return convolve(
-        2, x, weight, operator, bias, stride, padding, dilation, groups, "zeros", checked(tensors),
+        2, x, weight, operator, bias, stride, padding, dilation, groups, "zeros", checked(operator, tensors),
         transposed=True, output_padding=output_padding,
     )[0]  # fmt: skip
 
@@ -73,7 +79,7 @@ def decoupled_linear(
     x: Tensor, weight: Tensor, operator: Operator | str, bias: Tensor | None = None, **tensors: Unpack[Tensors]
 ) -> Tensor:
     """A decoupled layer of x (…, features) with filters (out, features): each row is one patch."""
-    return multiply(x, weight, operator, bias, checked(tensors))[0]
+    return multiply(x, weight, operator, bias, checked(operator, tensors))[0]
 
 
 def patch_norm(
@@ -120,14 +126,6 @@ def padded(
     return x, Convolution(kernel, steps, tuple(before for before, _ in sides), gaps, groups, False, (0,) * dims)
 
 
-def memory_format(x: Tensor) -> torch.memory_format:
-    """channels_last where x is laid out so, and torch's usual format otherwise."""
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    if last is not None and x.is_contiguous(memory_format=last) and not x.is_contiguous():
-        return last
-    return torch.contiguous_format
-
-
 def convolve(
     dims: int, x: Tensor, weight: Tensor, operator: Operator | str, bias: Tensor | None, stride: Sizes,
     padding: Sizes | str, dilation: Sizes, groups: int, padding_mode: str, tensors: Tensors, *,
@@ -135,8 +133,12 @@ def convolve(
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """The output, and the mean norm that a relative radius was measured by (None without one)."""
     x, weight = matched(x, weight)
+    if weight.dim() != dims + 2:
+        raise ValueError(f"expected filters of {dims + 2} dimensions, got shape {tuple(weight.shape)}")
+    if transposed and isinstance(padding, str):
+        raise ValueError(f"a transposed convolution takes its padding in numbers, got {padding!r}")
     channels = weight.shape[0] if transposed else weight.shape[1] * groups
-    if weight.dim() != dims + 2 or x.dim() not in (dims + 1, dims + 2) or x.shape[-dims - 1] != channels:
+    if x.dim() not in (dims + 1, dims + 2) or x.shape[-dims - 1] != channels:
         raise ValueError(
             f"expected x of shape (batch, {channels}, {', '.join('…' * dims)}) or ({channels}, {', '.join('…' * dims)}) "
             f"for filters of shape {tuple(weight.shape)} and groups={groups}, got {tuple(x.shape)}"
@@ -183,13 +185,20 @@ def as_operator(operator: Operator | str) -> Operator:
     return Operator.parse(operator) if isinstance(operator, str) else operator
 
 
-def checked(tensors: Tensors) -> Tensors:
+def checked(operator: Operator | str, tensors: Tensors) -> Tensors:
     """The tensors, after a look at what a caller can get wrong. Values of tensors are looked at on the CPU alone."""
     refuse_unknown("a decoupled function", tensors, Tensors.__annotations__)
-    for name, lowest in (("rho", 0.0), ("k", 0.0), ("p", 1.0)):
+    operator = as_operator(operator)
+    takes = ("alpha", *operator.h.parameters, *operator.g.parameters)
+    for name in ("rho", "beta", "k", "p"):
         value: Any = tensors.get(name)
-        if isinstance(value, Tensor) and (value.device.type != "cpu" or pure_torch_needed()):
+        if value is None:
             continue
-        if value is not None and not bool((torch.as_tensor(value).detach() > lowest - (name == "p") * 1e-12).all()):
-            raise ValueError(f"{name} must be {'at least 1' if name == 'p' else 'above 0'}, got {value}")
+        if name not in takes:
+            raise ValueError(f"{operator} takes no {name}; leave it out")
+        if name == "beta" or (isinstance(value, Tensor) and (value.device.type != "cpu" or pure_torch_needed())):
+            continue
+        least = torch.as_tensor(value).detach().min()
+        if not (least >= 1 if name == "p" else least > 0):
+            raise ValueError(f"{name} must be {'at least 1' if name == 'p' else 'above 0'}, got {least.item():g}")
     return tensors

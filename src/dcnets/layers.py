@@ -114,8 +114,8 @@ class Decoupled(nn.Module):
                 raise ValueError(f"{self.operator.h.name} has no radius, so {name} means nothing; leave it out")
         if not (math.isfinite(self.radius_init) and self.radius_init > RADIUS_FLOOR):
             raise ValueError(f"radius_init must be above {RADIUS_FLOOR:g}, got {self.radius_init!r}")
-        if "k" in self.learn and not (self.k_init and self.k_init >= K_FLOOR):
-            raise ValueError(f"a learned k starts at {K_FLOOR:g} or more, got {self.k_init!r}")
+        if "k" in self.learn and not (self.k_init and self.k_init > K_FLOOR):
+            raise ValueError(f"a learned k must start above {K_FLOOR:g}, got {self.k_init!r}")
         if self.sync and self.operator.radius == "absolute":
             raise ValueError("an absolute radius has no mean norm to share; leave sync out")
 
@@ -149,7 +149,7 @@ class Decoupled(nn.Module):
     @property
     def k(self) -> Tensor | float | None:
         """K = |v| + 0.05 where it is learned."""
-        return absolute(self.raw_k) + K_FLOOR if "k" in self.learn else self.operator.k
+        return self.raw_k.abs() + K_FLOOR if "k" in self.learn else self.operator.k
 
     @property
     def p(self) -> Tensor | float | None:
@@ -172,21 +172,21 @@ class Decoupled(nn.Module):
                 f"vmap over {type(self).__name__} in training: a relative radius is measured by the batch's mean norm, "
                 "as batch norm is; call eval() first, or use radius='absolute'"
             )
-        return shared_mean if self.sync and dist.is_available() and dist.is_initialized() else None
+        return SharedMean() if self.sync and dist.is_available() and dist.is_initialized() else None
 
     @property
     def _tracks(self) -> bool:
         return self.training and "running_norm" in self._buffers
 
-    def _track(self, m: Tensor | None) -> None:
+    def _track(self, x: Tensor, used: Any, m: Tensor | None) -> None:
         """Average a batch's mean norm into `running_norm`: all batches alike at first, then with decay.
 
-        Left alone by an empty batch (the only one whose mean is 0) and by torch.func, whose functions are pure.
+        Left alone by an empty batch, and by torch.func, whose functions are pure.
         """
-        if m is None or not self._tracks or dispatch.in_transform():
+        if m is None or not self._tracks or dispatch.in_transform() or (x.numel() == 0 and used is None):
             return
         with torch.no_grad():
-            seen = m > 0
+            seen = used.seen if isinstance(used, SharedMean) else torch.ones_like(self.num_batches_tracked)
             count = self.num_batches_tracked.add_(seen).clamp(min=1).to(self.running_norm.dtype)
             share = count.reciprocal().clamp(min=1 - DECAY) * seen
             # detach: torch 2.13 compiles an update of a float64 scalar buffer itself to nothing
@@ -234,12 +234,17 @@ def absolute(v: Tensor) -> Tensor:
     return torch.where(v < 0, -v, v)
 
 
-def shared_mean(n: Tensor) -> Tensor:
-    """The mean norm over the batches of all processes, with its gradient."""
-    from torch.distributed.nn.functional import all_reduce
+class SharedMean:
+    """The mean norm over the batches of all processes, with its gradient; `seen` is 0 where all of them were empty."""
 
-    total: Tensor = all_reduce(torch.stack([n.sum(), n.new_tensor(float(n.numel()))]))  # type: ignore[no-untyped-call]
-    return total[0] / total[1].clamp(min=1)
+    seen: Tensor
+
+    def __call__(self, n: Tensor) -> Tensor:
+        from torch.distributed.nn.functional import all_reduce
+
+        total: Tensor = all_reduce(torch.stack([n.sum(), n.new_tensor(float(n.numel()))]))  # type: ignore[no-untyped-call]
+        self.seen = (total[1] > 0).long()
+        return torch.where(total[1] > 0, total[0] / total[1].clamp(min=1), 1.0)
 
 
 class _DecoupledConvNd(Decoupled, _ConvNd):
@@ -262,11 +267,12 @@ class _DecoupledConvNd(Decoupled, _ConvNd):
         self._decouple(out_channels, self.weight[0].numel(), {"device": device, "dtype": dtype}, options)
 
     def forward(self, x: Tensor) -> Tensor:
+        tensors = self._tensors(x)
         y, m = functional.convolve(
             self.dims, x, self.weight, self.operator, self.bias, self.stride, self.padding, self.dilation, self.groups,
-            self.padding_mode, self._tensors(x),
+            self.padding_mode, tensors,
         )  # fmt: skip
-        self._track(m)
+        self._track(x, tensors["mean_norm"], m)
         return y
 
 
@@ -312,11 +318,12 @@ class DecoupledConvTranspose2d(Decoupled, _ConvTransposeNd):
         extra = self._output_padding(
             x, output_size, self.stride, self.padding, self.kernel_size, 2, self.dilation  # type: ignore[arg-type]
         )  # fmt: skip
+        tensors = self._tensors(x)
         y, m = functional.convolve(
             2, x, self.weight, self.operator, self.bias, self.stride, self.padding, self.dilation, self.groups, "zeros",
-            self._tensors(x), transposed=True, output_padding=extra,
+            tensors, transposed=True, output_padding=extra,
         )  # fmt: skip
-        self._track(m)
+        self._track(x, tensors["mean_norm"], m)
         return y
 
 
@@ -351,6 +358,7 @@ class DecoupledLinear(Decoupled, _Linear):
         self._decouple(out_features, in_features, {"device": device, "dtype": dtype}, options)
 
     def forward(self, x: Tensor) -> Tensor:
-        y, m = functional.multiply(x, self.weight, self.operator, self.bias, self._tensors(x))
-        self._track(m)
+        tensors = self._tensors(x)
+        y, m = functional.multiply(x, self.weight, self.operator, self.bias, tensors)
+        self._track(x, tensors["mean_norm"], m)
         return y

@@ -20,6 +20,11 @@ class Magnitude(Named):
 
     symbol, argument, allowed = "h", "n", ("rho", "alpha", "beta", "weight_norm")
 
+    @property
+    def takes_norm(self) -> bool:
+        """Whether h depends on ‖x‖ at all."""
+        return self.name != "sphere"
+
 
 MAGNITUDES: dict[str, Magnitude] = {}
 magnitude = Registrar(MAGNITUDES, Magnitude)
@@ -28,7 +33,12 @@ magnitude = Registrar(MAGNITUDES, Magnitude)
 
 def lesser(n: Tensor, rho: Value) -> Tensor:
     """min(n, ρ), whose gradient at n = ρ goes to ρ: the outer slope."""
-    return torch.clamp(torch.as_tensor(rho, dtype=n.dtype, device=n.device), max=n)
+    return torch.clamp(rho if isinstance(rho, Tensor) else n.new_full((), rho), max=n)
+
+
+def multiply_add(a: Tensor, b: Tensor, factor: Value) -> Tensor:
+    """a + b · factor, in one pass where the factor is a number."""
+    return a + b * factor if isinstance(factor, Tensor) else torch.add(a, b, alpha=factor)
 
 
 def inside(n: Tensor, rho: Value) -> Tensor:
@@ -75,7 +85,7 @@ def linear(n: Tensor) -> Tensor:
 )
 def segmented(n: Tensor, rho: Value, alpha: Value, beta: Value = 0.5) -> Tensor:
     """SegConv, Eq. (8): h = α‖x‖ inside ρ, and β(‖x‖ − ρ) + αρ outside."""
-    return lesser(n, rho) * (alpha - beta) + beta * n
+    return multiply_add(beta * n, lesser(n, rho), alpha - beta)
 
 
 @magnitude(slopes={"n": lambda n: 1 / (1 + n)})
@@ -114,6 +124,10 @@ class Sum(Magnitude):
         taken = {name for _, h in self.terms for name in h.parameters}
         self.parameters = tuple(name for name in self.allowed if name in taken and name != "alpha")
         self.defaults = {name: value for _, h in reversed(self.terms) for name, value in h.defaults.items()}
+
+    @property
+    def takes_norm(self) -> bool:
+        return any(h.takes_norm for _, h in self.terms)
 
     @property
     def has_slopes(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from dataclasses import astuple, dataclass, fields
 from functools import cached_property
@@ -41,6 +42,9 @@ class Operator:
     def __post_init__(self) -> None:
         choose("weighting", self.weighting, WEIGHTINGS)
         choose("radius", self.radius, RADII)
+        for kind in ("magnitude", "angular"):
+            if not isinstance(getattr(self, kind), str):
+                raise TypeError(f"{kind} is a name, got {type(getattr(self, kind)).__name__}")
         object.__setattr__(self, "magnitude", text.write_call(self.h.name, text.read_call(self.magnitude)[1]))
         object.__setattr__(self, "angular", text.write_call(self.g.name, text.read_call(self.angular)[1]))
         self._settle("alpha", self.alpha, lowest=-math.inf)
@@ -50,9 +54,9 @@ class Operator:
         self._settle("p", self._own_or_default(self.g, "p"), lowest=1.0)
         if self.radius == "absolute" and not self.has_radius:
             raise ValueError(f"{self.h.name} has no radius, so radius='absolute' means nothing; leave it out")
-        if self.h.name == "sphere" and self.weighting in ("product", "separate"):
+        if not self.h.takes_norm and self.weighting in ("product", "separate"):
             raise ValueError(
-                f"sphere does not depend on a norm, so weighting={self.weighting!r} means nothing; use 'linear'"
+                f"{self.h.name} does not depend on a norm, so weighting={self.weighting!r} means nothing; use 'linear'"
             )
         if "weight_norm" in self.h.parameters and self.weighting != "none":
             raise ValueError(f"{self.h.name} contains ‖w‖ already; use weighting='none', not {self.weighting!r}")
@@ -103,8 +107,10 @@ class Operator:
         function: Named = self.h if part == "magnitude" else self.g
         if not function.is_module:
             return None
-        module: nn.Module = function.function(filters, **text.read_call(getattr(self, part))[1], **factory)
-        return module
+        taken = inspect.signature(function.function).parameters
+        accepted = {name: value for name, value in factory.items() if name in taken}
+        module: nn.Module = function.function(filters, **text.read_call(getattr(self, part))[1], **accepted)
+        return module.to(**factory)
 
     # -- the text form ------------------------------------------------------------------------------------------------
 

@@ -97,7 +97,14 @@ class Convolution:
     def sums_backward(self, d: Tensor, positions: Shape) -> Tensor:
         """The transpose of `sums`; `positions` is the input's size."""
         box = (self.kernel, self.stride, self.padding, self.dilation)
-        return box_sum(d, *box) if self.transposed else box_spread(d, positions, *box)
+        if not self.transposed:
+            return box_spread(d, positions, *box)
+        s = box_sum(d, *box)  # output padding may leave room for windows that no input has
+        return s[(..., *(slice(length) for length in positions))]
+
+    def filters(self, weight: Tensor) -> int:
+        """How many filters there are."""
+        return weight.shape[1] * self.groups if self.transposed else weight.shape[0]
 
     def filter_axes(self, weight: Tensor) -> tuple[Tensor, Shape]:
         """The weight with its first axis split into groups, and the axes of one filter."""
@@ -129,12 +136,24 @@ class Matrix:
         """The transpose of `sums`."""
         return d
 
+    def filters(self, weight: Tensor) -> int:
+        """How many filters there are."""
+        return weight.shape[0]
+
     def filter_axes(self, weight: Tensor) -> tuple[Tensor, Shape]:
         """The weight with its first axis split into groups, and the axes of one filter."""
         return weight.unsqueeze(0), (2,)
 
 
 Patches = Convolution | Matrix
+
+
+def memory_format(x: Tensor) -> torch.memory_format:
+    """channels_last where x is laid out so, and torch's usual format otherwise."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    if last is not None and x.is_contiguous(memory_format=last) and not x.is_contiguous():
+        return last
+    return torch.contiguous_format
 
 
 def grouped(t: Tensor, groups: int) -> Tensor:

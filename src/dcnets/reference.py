@@ -21,8 +21,8 @@ class Formula:
 
 
 def mean(n: Tensor) -> Tensor:
-    """The mean norm m; of an empty batch it is 0, not NaN."""
-    return n.sum() / max(n.numel(), 1)
+    """The mean norm m; of an empty batch it is 1, so that nothing is divided by 0."""
+    return n.mean() if n.numel() else n.sum() + 1
 
 
 def response(formula: Formula, z: Tensor, n: Tensor, values: Values) -> Tensor:

@@ -40,11 +40,12 @@ class Named:
         self.__doc__ = function.__doc__
 
     def _parameters_of(self, function: Callable[..., Any]) -> tuple[str, ...]:
-        first, *rest = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+        takes = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+        rest = takes[1:]
         unknown = [p.name for p in rest if p.name not in self.allowed and p.default is p.empty]
-        if first.name != self.argument or unknown:
+        if not takes or takes[0].name != self.argument or unknown:
             raise TypeError(
-                f"{self.name} takes ({', '.join(p.name for p in (first, *rest))}); "
+                f"{self.name} takes ({', '.join(p.name for p in takes)}); "
                 f"the first argument is {self.argument}, the others are among {', '.join(self.allowed)} or have defaults"
             )
         self.defaults = {p.name: float(p.default) for p in rest if p.name in self.allowed and p.default is not p.empty}

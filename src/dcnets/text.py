@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 
@@ -54,12 +55,15 @@ def write_sum(terms: Iterable[tuple[float, str]]) -> str:
 def read_sum(text: str) -> list[tuple[float, str]]:
     """`a+0.5*b` as [(1.0, "a"), (0.5, "b")]."""
     terms = []
-    for term in re.split(r"\+(?=[A-Za-z_]|-?[\d.]+(?:e[+-]?\d+)?\*)", text.replace(" ", "")):
+    for term in re.split(r"(?<![\d.]e)\+", text.replace(" ", "")):
         coefficient, star, name = term.rpartition("*")
         try:
-            terms.append((float(coefficient) if star else 1.0, name))
+            factor = float(coefficient) if star else 1.0
         except ValueError:
             raise ValueError(f"cannot read {term!r} in {text!r}; expected name or number*name") from None
+        if not math.isfinite(factor):
+            raise ValueError(f"the coefficient of {name} must be finite, got {coefficient}")
+        terms.append((factor, name))
     return terms
 
 

@@ -6,42 +6,16 @@ differentiated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import repeat
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from dcnets import reference
-from dcnets.patches import Patches, grouped
+from dcnets.kernels.blocks import chunk_size, in_blocks, square_sums
+from dcnets.patches import Patches, grouped, memory_format
 from dcnets.reference import Formula
 from dcnets.registry import Named, Value
-
-BLOCK = 65_536
-"""Elements that one thread works on at a time: 256 KiB of float32, so that a block's temporaries stay in its cache."""
-
-
-def in_blocks(layout: Tensor, *tensors: Tensor | None) -> Iterator[tuple[Any, ...]]:
-    """Walk through tensors of a grouped layout together, in views of cache-sized pieces.
-
-    The batch is split, and a sample that is too large is split along its first position.
-    """
-    size = layout.shape[1:].numel()
-    budget = BLOCK * torch.get_num_threads() if layout.device.type == "cpu" else layout.numel()
-    samples = max(1, budget // max(size, 1))
-    pieces = zip(*(split(t, samples, 0) for t in (layout, *tensors)), strict=False)
-    if size <= budget or layout.dim() < 4:
-        yield from pieces
-        return
-    rows = max(1, budget * layout.shape[3] // size)
-    for piece in pieces:
-        yield from zip(*(split(t, rows, 3) for t in piece), strict=False)
-
-
-def split(t: Tensor | None, step: int, axis: int) -> Iterable[Tensor | None]:
-    """t in steps along an axis, or None again and again."""
-    return repeat(None) if t is None else torch.split(t, step, axis)
 
 
 class Totals:
@@ -58,16 +32,6 @@ class Totals:
         self.sums[name] = self.sums[name] + part if name in self.sums else part
 
 
-def square_sums(x: Tensor, groups: int) -> Tensor:
-    """Σx² over the channels of each group, in blocks so that the squares never reach memory: (batch, groups, *positions)."""
-    x = grouped(x, groups)
-    s = x.new_empty((*x.shape[:2], 1, *x.shape[3:]), dtype=torch.promote_types(x.dtype, torch.float32))
-    for part, total in in_blocks(x, s):
-        part = part.to(s.dtype)
-        torch.sum(part * part, 2, keepdim=True, out=total)
-    return s.squeeze(2)
-
-
 def forward(
     x: Tensor,
     weight: Tensor,
@@ -79,14 +43,36 @@ def forward(
     keep_products: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y, z and n; without `keep_products` y is written over z."""
-    z = patches.products(x, weight)
     n = (patches.sums(square_sums(x, patches.groups)) + formula.eps).sqrt_().unsqueeze(2)
     values = with_radius(values, formula, n, mean_norm)
-    y = torch.empty_like(z) if keep_products else z
+    shift = None if bias is None else bias.view(1, patches.groups, -1, *(1,) * (x.dim() - 2))
+    batch = len(x)
+    samples = chunk_size(patches.filters(weight) * n[:1].numel() // patches.groups, weight) if keep_products else batch
+    if samples >= batch:
+        z = patches.products(x, weight)
+        y = torch.empty_like(z) if keep_products else z
+        fill(grouped(y, patches.groups), grouped(z, patches.groups), n, formula, values, shift)
+        return y, z, n
+    y = z = x
+    for first in range(0, batch, samples):
+        part = slice(first, first + samples)
+        products = patches.products(x[part], weight)
+        if first == 0:
+            y, z = like(products, batch), like(products, batch)
+        z[part] = products
+        fill(grouped(y[part], patches.groups), grouped(products, patches.groups), n[part], formula, values, shift)
+    return y, z, n
+
+
+def like(t: Tensor, batch: int) -> Tensor:
+    """An empty tensor laid out as t, for a batch of another size."""
+    return torch.empty((batch, *t.shape[1:]), dtype=t.dtype, device=t.device, memory_format=memory_format(t))
+
+
+def fill(y: Tensor, z: Tensor, n: Tensor, formula: Formula, values: dict[str, Value], shift: Tensor | None) -> None:
+    """y = scale · h(stretch · n) · g(z/n) + shift, block by block; y may be z."""
     stretch, scale = values.get("stretch"), values.get("scale")
-    shift = None if bias is None else bias.view(1, patches.groups, -1, *(1,) * (z.dim() - 2))
-    z_all, y_all = grouped(z, patches.groups), grouped(y, patches.groups)
-    for z_part, y_part, n_part, inverse in in_blocks(z_all, y_all, n, n.reciprocal()):
+    for z_part, y_part, n_part, inverse in in_blocks(z, y, n, n.reciprocal()):
         h = formula.h(n_part if stretch is None else n_part * stretch, values)
         if scale is not None:
             h = h * scale
@@ -97,7 +83,6 @@ def forward(
         else:
             wide = h * formula.g(z_part * inverse, values)
             y_part.copy_(wide if shift is None else wide + shift)
-    return y, z, n
 
 
 def with_radius(values: dict[str, Value], formula: Formula, n: Tensor, mean_norm: Tensor | None) -> dict[str, Value]:
@@ -168,10 +153,25 @@ def first_order(
     values = with_radius(own, formula, n, mean_norm)
     totals = Totals(values, wanted | {"rho"} if through_mean else wanted)
 
-    dz, dn, inverse = torch.empty_like(z), torch.zeros_like(n) if need_x else None, n.reciprocal()
-    z_all, dz_all, dy_all = (grouped(t, patches.groups) for t in (z, dz, dy))
-    for block in in_blocks(z_all, dy_all, dz_all, n, inverse, dn):
-        block_backward(formula, values, totals, *block)
+    dn, inverse = torch.zeros_like(n) if need_x else None, n.reciprocal()
+    batch, samples = len(x), chunk_size(z[0].numel() if len(x) else 1, weight)
+    dx = dweight = None
+    for first in range(0, max(batch, 1), samples):
+        part = slice(first, first + samples)
+        dz = torch.empty_like(z[part])
+        z_part, dy_part, dz_part = (grouped(t, patches.groups) for t in (z[part], dy[part], dz))
+        for block in in_blocks(z_part, dy_part, dz_part, n[part], inverse[part], None if dn is None else dn[part]):
+            block_backward(formula, values, totals, *block)
+        dx_part, dweight_part = patches.products_backward(dz, x[part], weight, need_x, need_weight)
+        if samples >= batch:
+            dx, dweight = dx_part, dweight_part
+            break
+        if dx_part is not None:
+            dx = like(dx_part, batch) if dx is None else dx
+            dx[part] = dx_part
+        if dweight_part is not None:
+            wide = dweight_part.to(n.dtype)
+            dweight = wide if dweight is None else dweight.add_(wide)
     gradients: dict[str, Tensor | None] = {name: totals.sums.get(name) for name in names}
     dmean = None
     if formula.relative and "rho" in totals.sums:
@@ -181,11 +181,11 @@ def first_order(
         gradients["rho"] = (per_rho * m).sum_to_size(rho.shape) if isinstance(rho, Tensor) else None
         if mean_norm is None and dn is not None:
             dn += dmean / max(n.numel(), 1)
-    dx, dweight = patches.products_backward(dz, x, weight, need_x, need_weight)
     if dx is not None and dn is not None:
         add_norm_gradient(dx, x, patches, dn.mul_(inverse).squeeze(2))
     dbias = dy.transpose(0, 1).flatten(1).sum(1).to(bias.dtype) if need_bias else None
     dvalues = (gradients[name] if need else None for name, need in zip(names, need_values, strict=True))
+    dweight = None if dweight is None else dweight.to(weight.dtype)
     return dx, dweight, dbias, dmean if need_mean else None, None, None, None, *dvalues
 
 

@@ -1,0 +1,59 @@
+"""Walking through a batch in pieces that stay in a CPU's cache; on other devices the batch is one piece."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dcnets.patches import grouped
+
+BLOCK = 65_536
+"""Elements that one thread works on at a time: 256 KiB of float32, so that a block's temporaries stay in its cache."""
+CHUNK = 4 * BLOCK
+"""Elements of the output that one thread convolves at a time in training: fewer large buffers, and they are still warm."""
+
+
+def chunk_size(outputs: int, weight: Tensor) -> int:
+    """Samples that are convolved at a time, where one has so many outputs.
+
+    A convolution rearranges its filters at each call, so a chunk is large beside them.
+    """
+    if weight.device.type != "cpu":
+        return 1 << 62
+    return max(1, max(CHUNK * torch.get_num_threads(), 4 * weight.numel()) // max(outputs, 1))
+
+
+def in_blocks(layout: Tensor, *tensors: Tensor | None) -> Iterator[tuple[Any, ...]]:
+    """Walk through tensors of a grouped layout together, in views of cache-sized pieces.
+
+    The batch is split, and a sample that is too large is split along its first position.
+    """
+    size = layout.shape[1:].numel()
+    budget = BLOCK * torch.get_num_threads() if layout.device.type == "cpu" else layout.numel()
+    samples = max(1, budget // max(size, 1))
+    pieces = zip(*(split(t, samples, 0) for t in (layout, *tensors)), strict=False)
+    if size <= budget or layout.dim() < 4:
+        yield from pieces
+        return
+    rows = max(1, budget * layout.shape[3] // size)
+    for piece in pieces:
+        yield from zip(*(split(t, rows, 3) for t in piece), strict=False)
+
+
+def split(t: Tensor | None, step: int, axis: int) -> Iterable[Tensor | None]:
+    """t in steps along an axis, or None again and again."""
+    return repeat(None) if t is None else torch.split(t, step, axis)
+
+
+def square_sums(x: Tensor, groups: int) -> Tensor:
+    """Σx² over the channels of each group, in blocks so that the squares never reach memory: (batch, groups, *positions)."""
+    x = grouped(x, groups)
+    s = x.new_empty((*x.shape[:2], 1, *x.shape[3:]), dtype=torch.promote_types(x.dtype, torch.float32))
+    for part, total in in_blocks(x, s):
+        part = part.to(s.dtype)
+        torch.sum(part * part, 2, keepdim=True, out=total)
+    return s.squeeze(2)
