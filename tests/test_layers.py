@@ -366,7 +366,7 @@ def test_an_option_that_means_nothing_is_refused(options, said):
         ({"radius_init": float("nan")}, "radius_init must be above"),
         ({"radius_init": float("inf")}, "radius_init must be above"),
         ({"angular": "sigmoid", "k": 0.0}, "k must be above 0, got 0.0"),
-        ({"angular": "sigmoid", "k": 0.01, "learn": ("k",)}, "learned k starts at 0.05 or more, got 0.01"),
+        ({"angular": "sigmoid", "k": 0.01, "learn": ("k",)}, "learned k must start above 0.05, got 0.01"),
         ({"angular": "power_cosine", "p": 0.5}, "p must be at least 1, got 0.5"),
         ({"eps": 0.0}, "eps must be above 0"),
     ],

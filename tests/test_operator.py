@@ -4,6 +4,7 @@ import copy
 import itertools
 import math
 import pickle
+import re
 
 import pytest
 import torch
@@ -50,7 +51,7 @@ def operators(draw):
         options["p"] = draw(st.none() | st.floats(1, 1e18))
     if plain.has_radius:
         options["radius"] = draw(st.sampled_from(["relative", "absolute"]))
-    norm_free = all(part.rpartition("*")[2] == "sphere" for part in magnitude.split("+"))
+    norm_free = all(name == "sphere" for name in re.findall(r"[a-z_]{3,}", magnitude))
     if magnitude != "inner_product":
         options["weighting"] = draw(st.sampled_from(["none", "linear"] if norm_free else WEIGHTINGS))
     return Operator(magnitude, angular, **options)
@@ -274,7 +275,7 @@ def steepest(operator, radius, weight_norm, count=160):
         r = torch.logspace(*norms, count, dtype=torch.float64)[:, None]
         theta = torch.linspace(*angles, count + 1, dtype=torch.float64)
         x = torch.stack([r * theta.cos(), r * theta.sin()], -1).requires_grad_()
-        y = functional.decoupled_linear(x, w, operator, rho=radius, mean_norm=1.0)
+        y = functional.decoupled_linear(x, w, operator, rho=radius if operator.has_radius else None, mean_norm=1.0)
         steep = torch.autograd.grad(y.sum(), x)[0].norm(dim=-1)
         best = max(best, steep.max().item())
         row, column = divmod(int(steep.argmax()), count + 1)

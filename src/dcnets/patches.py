@@ -100,7 +100,9 @@ class Convolution:
         if not self.transposed:
             return box_spread(d, positions, *box)
         s = box_sum(d, *box)  # output padding may leave room for windows that no input has
-        return s[(..., *(slice(length) for length in positions))]
+        for axis, length in enumerate(positions, start=-len(positions)):
+            s = s.narrow(axis, 0, length)
+        return s
 
     def filters(self, weight: Tensor) -> int:
         """How many filters there are."""
