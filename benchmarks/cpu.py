@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import statistics
 import subprocess
@@ -144,12 +145,13 @@ def show(summary: dict[str, dict[str, list[float]]], keys: tuple[str, ...], barr
     met = True
     for name, row in summary.items():
         cells = []
-        for key, bar in zip(keys, bars(name) if name != CONTROL else (1.03, 1.03, 1.0), strict=False):
+        limits = (1.03, 1.03, 1.0) if name == CONTROL else bars(name)
+        for key, bar in zip(keys, limits if barred else (math.inf,) * len(keys), strict=True):
             if key not in row:
                 cells.append("–")
                 continue
             middle, least, most = row[key]
-            over = barred and middle > bar
+            over = middle > bar
             met &= not over
             cells.append(
                 f"{middle:.3f}" + ("" if key == "bytes" else f" ({least:.2f}–{most:.2f})") + (f" over {bar}" if over else "")

@@ -55,7 +55,7 @@ def linear(c: Tensor) -> Tensor:
     return (2 / math.pi) * arc_sine(c)
 
 
-@angular(slopes={"c": lambda: 1.0})
+@angular(degree=1, slopes={"c": lambda: 1.0})
 def cosine(c: Tensor) -> Tensor:
     """Cosine, Eq. (12): g = cos θ."""
     return c
@@ -81,7 +81,7 @@ def sigmoid(c: Tensor, k: Value = 0.3) -> Tensor:
     return torch.sigmoid(arc_sine(c) * (1 / k)) * (2 / top) - 1 / top
 
 
-@angular(slopes={"c": lambda c: c.abs() * 2})
+@angular(degree=2, slopes={"c": lambda c: c.abs() * 2})
 def square_cosine(c: Tensor) -> Tensor:
     """Square cosine, Eq. (14): g = sign(cos θ) · cos² θ."""
     return c * c.abs()
@@ -109,7 +109,7 @@ def power_cosine(c: Tensor, p: Value = 2.0) -> Tensor:
     return c * _power(c, p)
 
 
-@angular(smooth=False, slopes={"c": lambda g: g.sign()})
+@angular(degree=1, smooth=False, slopes={"c": lambda g: g.sign()})
 def relu_cosine(c: Tensor) -> Tensor:
     """Rectified cosine, section 5: g = max(0, cos θ)."""
     return torch.relu(c)

@@ -119,7 +119,7 @@ class Sum(Magnitude):
         self.terms = tuple(terms)
         self.name = write_sum((c, h.name) for c, h in self.terms)
         self.smooth = all(h.smooth for _, h in self.terms)
-        self.is_module = False
+        self.is_module, self.degree = False, None
         self.options = ()
         taken = {name for _, h in self.terms for name in h.parameters}
         self.parameters = tuple(name for name in self.allowed if name in taken and name != "alpha")

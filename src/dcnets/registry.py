@@ -27,10 +27,18 @@ class Named:
     argument: str  # what the first argument is called: "n" or "c"
     allowed: tuple[str, ...]  # the parameters that an operator can hand over
 
-    def __init__(self, name: str, function: Callable[..., Any], smooth: bool = True, slopes: Slopes | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        smooth: bool = True,
+        slopes: Slopes | None = None,
+        degree: int | None = None,
+    ) -> None:
         self.name = name
         self.function = function
         self.smooth = smooth
+        self.degree = degree
         self.is_module = isinstance(function, type) and issubclass(function, nn.Module)
         self.parameters = self._parameters_of(function.forward if self.is_module else function)  # type: ignore[attr-defined]
         takes = inspect.signature(function).parameters if self.is_module else ()
@@ -92,7 +100,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Registrar(Generic[N]):
     """The decorator that puts a function, or an `nn.Module` class, into a table under its own or a given name.
 
-    `smooth` says whether it is continuously differentiable; `slopes` gives its derivatives (see `Named`). A module is built
+    `smooth` says whether it is continuously differentiable, `slopes` gives its derivatives (see `Named`), and `degree` is d
+    where f(s·argument) = s^d · f(argument) for every s > 0. A module is built
     by each layer with the number of filters, the arguments that its name carries, device and dtype.
     """
 
@@ -103,18 +112,16 @@ class Registrar(Generic[N]):
     def __call__(self, function: F, /) -> F: ...
     @overload
     def __call__(
-        self, /, *, name: str | None = None, smooth: bool = True, slopes: Slopes | None = None
+        self, /, *, name: str | None = None, smooth: bool = True, slopes: Slopes | None = None, degree: int | None = None
     ) -> Callable[[F], F]: ...
-    def __call__(
-        self, function: Any = None, /, *, name: str | None = None, smooth: bool = True, slopes: Slopes | None = None
-    ) -> Any:
+    def __call__(self, function: Any = None, /, *, name: str | None = None, **properties: Any) -> Any:
         if function is None:
-            return lambda function: self.add(function, name, smooth, slopes)
-        return self.add(function, name, smooth, slopes)
+            return lambda function: self.add(function, name, properties)
+        return self.add(function, name, properties)
 
-    def add(self, function: F, name: str | None, smooth: bool, slopes: Slopes | None) -> F:
+    def add(self, function: F, name: str | None, properties: dict[str, Any]) -> F:
         """Register, and hand the function back as it was."""
-        entry = self.kind(name or function.__name__, function, smooth, slopes)
+        entry = self.kind(name or function.__name__, function, **properties)
         if not re.fullmatch(r"[A-Za-z_]\w*", entry.name):
             raise ValueError(f"{entry.name!r} cannot be part of an operator's text; use letters, digits and underscores")
         if entry.name in self.table:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from dcnets.patches import grouped
 
-BLOCK = 65_536
-"""Elements that one thread works on at a time: 256 KiB of float32, so that a block's temporaries stay in its cache."""
-CHUNK = 4 * BLOCK
+BLOCK = 131_072
+"""Elements that one thread works on at a time: 512 KiB of float32, so that a block and its temporaries stay in cache."""
+CHUNK = 2 * BLOCK
 """Elements of the output that one thread convolves at a time in training: fewer large buffers, and they are still warm."""
 
 
@@ -53,7 +53,9 @@ def square_sums(x: Tensor, groups: int) -> Tensor:
     """Σx² over the channels of each group, in blocks so that the squares never reach memory: (batch, groups, *positions)."""
     x = grouped(x, groups)
     s = x.new_empty((*x.shape[:2], 1, *x.shape[3:]), dtype=torch.promote_types(x.dtype, torch.float32))
+    squares = s.new_empty(0)
     for part, total in in_blocks(x, s):
         part = part.to(s.dtype)
-        torch.sum(part * part, 2, keepdim=True, out=total)
+        torch.mul(part, part, out=squares.resize_(part.shape))
+        torch.sum(squares, 2, keepdim=True, out=total)
     return s.squeeze(2)

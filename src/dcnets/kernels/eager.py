@@ -71,18 +71,36 @@ def like(t: Tensor, batch: int) -> Tensor:
 
 def fill(y: Tensor, z: Tensor, n: Tensor, formula: Formula, values: dict[str, Value], shift: Tensor | None) -> None:
     """y = scale · h(stretch · n) · g(z/n) + shift, block by block; y may be z."""
-    stretch, scale = values.get("stretch"), values.get("scale")
-    for z_part, y_part, n_part, inverse in in_blocks(z, y, n, n.reciprocal()):
-        h = formula.h(n_part if stretch is None else n_part * stretch, values)
-        if scale is not None:
-            h = h * scale
-        if y.dtype == n.dtype:  # y_part serves as the buffer of c, so that fewer lines of the cache are in use
-            torch.mul(h, formula.g(torch.mul(z_part, inverse, out=y_part), values), out=y_part)
-            if shift is not None:
-                y_part += shift
-        else:
-            wide = h * formula.g(z_part * inverse, values)
-            y_part.copy_(wide if shift is None else wide + shift)
+    H, G = cast(Named, formula.h), cast(Named, formula.g)
+    stretch, scale, inverse = values.get("stretch"), values.get("scale"), n.reciprocal()
+    if G.degree is not None and not varies(scale, stretch, *(values[name] for name in H.parameters)):
+        # all filters share h, and g(z/n) = g(z) / n^degree: one factor a position is left
+        factor = H(n if stretch is None else n * stretch, values) * inverse**G.degree
+        factor = factor if scale is None else factor * scale
+        for z_part, y_part, factor_part in in_blocks(z, y, factor):
+            put(y_part, factor_part, G(z_part.to(n.dtype), values), shift)
+        return
+    for z_part, y_part, n_part, inverse_part in in_blocks(z, y, n, inverse):
+        h = H(n_part if stretch is None else n_part * stretch, values)
+        h = h if scale is None else h * scale
+        # y serves as the buffer of c, so that fewer lines of the cache are in use
+        c = torch.mul(z_part, inverse_part, out=y_part if y.dtype == n.dtype else None)
+        put(y_part, h, G(c, values), shift)
+
+
+def put(y: Tensor, h: Tensor, g: Tensor, shift: Tensor | None) -> None:
+    """y = h · g + shift."""
+    if y.dtype == g.dtype:
+        torch.mul(h, g, out=y)
+        if shift is not None:
+            y += shift
+    else:
+        y.copy_(h * g if shift is None else h * g + shift)
+
+
+def varies(*values: Value | None) -> bool:
+    """Whether any of them differs from filter to filter."""
+    return any(isinstance(value, Tensor) and value.numel() > 1 for value in values)
 
 
 def with_radius(values: dict[str, Value], formula: Formula, n: Tensor, mean_norm: Tensor | None) -> dict[str, Value]:
