@@ -2,6 +2,9 @@
 
 from dcnets import functional
 from dcnets.angular import angular as register_angular
+from dcnets.calibrate import calibrate
+from dcnets.convert import convert, pretrained_select, to_plain
+from dcnets.freeze import freeze
 from dcnets.layers import (
     DecoupledConv1d,
     DecoupledConv2d,
@@ -21,7 +24,12 @@ __all__ = [
     "DecoupledConvTranspose2d",
     "DecoupledLinear",
     "Operator",
+    "calibrate",
+    "convert",
+    "freeze",
     "functional",
+    "pretrained_select",
     "register_angular",
     "register_magnitude",
+    "to_plain",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, ParamSpec, TypedDict, TypeVar, cast
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from dcnets import reference
+from dcnets.geometry import Geometry
 from dcnets.kernels import eager
 from dcnets.naming import choose
 from dcnets.operator import Operator
@@ -73,32 +75,39 @@ class Tensors(TypedDict, total=False):
 
 
 def respond(
-    x: Tensor, weight: Tensor, bias: Tensor | None, patches: Patches, operator: Operator, tensors: Tensors
+    x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, operator: Operator, tensors: Tensors
 ) -> tuple[Tensor, Tensor | None]:
     """f(w, x) for every filter and patch, and the mean norm that a relative radius was measured by (None without one)."""
-    if autocasts(x):
-        with torch.autocast(x.device.type, enabled=False):
-            return respond(x, weight, bias, patches, operator, tensors)
-    if is_convolution(operator, tensors):
-        z = patches.products(x, weight.to(x.dtype))
-        return z if bias is None else z + bias.to(x.dtype).view(-1, *(1,) * (z.dim() - 2)), None
-    unit, norms = normalise(weight, patches, operator.eps)
-    formula = Formula(
-        function_of(operator.h, tensors.get("h")),
-        function_of(operator.g, tensors.get("g")),
-        operator.eps,
-        operator.radius == "relative" and operator.has_radius,
-    )
-    values = settle(formula.h, operator, norms.view(1, *norms.shape[:2], *(1,) * (x.dim() - 2)), tensors)
-    mean_norm: Any = tensors.get("mean_norm") if formula.relative else None
-    if callable(mean_norm):
-        mean_norm = mean_norm(patch_norm(x, patches, operator.eps))
-    if mean_norm is not None:
-        mean_norm = torch.as_tensor(mean_norm, dtype=norms.dtype, device=x.device)
-    unit = unit.to(x.dtype)
+    x = matched(x, weight)
+    with torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext():
+        x, patches, finish = geometry.take(x, weight)
+        if is_convolution(operator, tensors):
+            z = patches.products(x, weight.to(x.dtype))
+            return finish(z if bias is None else z + bias.to(x.dtype).view(-1, *(1,) * (z.dim() - 2))), None
+        unit, values = settle(weight, patches, geometry.dims, operator, tensors)
+        formula = formula_of(operator, tensors)
+        mean_norm: Any = tensors.get("mean_norm") if formula.relative else None
+        if callable(mean_norm):
+            mean_norm = mean_norm(patch_norm(x, patches, operator.eps))
+        if mean_norm is not None:
+            mean_norm = torch.as_tensor(mean_norm, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+        y, n = compute(x, unit.to(x.dtype), bias, mean_norm, patches, formula, values)
+        return finish(y), reference.mean(n) if formula.relative and mean_norm is None else mean_norm
+
+
+def compute(
+    x: Tensor,
+    unit: Tensor,
+    bias: Tensor | None,
+    mean_norm: Tensor | None,
+    patches: Patches,
+    formula: Formula,
+    values: dict[str, Value],
+) -> tuple[Tensor, Tensor]:
+    """The output and the patch norms, by the definition or by the hand-written path."""
     if pure_torch_needed() or not fused(formula):
-        y, n = reference.decouple(x, unit, bias, mean_norm, patches, formula, values)
-    elif torch.is_grad_enabled() and any(
+        return reference.decouple(x, unit, bias, mean_norm, patches, formula, values)
+    if torch.is_grad_enabled() and any(
         isinstance(t, Tensor) and t.requires_grad for t in (x, unit, bias, mean_norm, *values.values())
     ):
         y, _, n = eager.Decouple.apply(  # type: ignore[no-untyped-call]
@@ -106,13 +115,31 @@ def respond(
         )
     else:
         y, _, n = eager.forward(x, unit, bias, mean_norm, patches, formula, values, keep_products=False)
-    return y, reference.mean(n) if formula.relative and mean_norm is None else mean_norm
+    return y, n
+
+
+def matched(x: Tensor, weight: Tensor) -> Tensor:
+    """x after autocast's conversion, or a TypeError where x and weight do not fit."""
+    for name, t in (("x", x), ("weight", weight)):
+        if not t.is_floating_point():
+            raise TypeError(f"{name} must be a floating-point tensor, got {t.dtype}; convert it with .float()")
+    if autocasts(x):
+        return x.to(torch.get_autocast_dtype(x.device.type))
+    if x.dtype != weight.dtype:
+        raise TypeError(f"x is {x.dtype} and weight is {weight.dtype}; convert one, or use torch.autocast")
+    return x
 
 
 def autocasts(t: Tensor) -> bool:
     """Whether autocast is on for tensors like t."""
     kind = t.device.type
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and t.dtype != torch.float64
+
+
+def formula_of(operator: Operator, tensors: Tensors) -> Formula:
+    """What is computed from inner products and norms."""
+    h, g = function_of(operator.h, tensors.get("h")), function_of(operator.g, tensors.get("g"))
+    return Formula(h, g, operator.eps, operator.radius == "relative" and operator.has_radius)
 
 
 def function_of(named: Named, module: nn.Module | None) -> Named | Bound:
@@ -122,12 +149,16 @@ def function_of(named: Named, module: nn.Module | None) -> Named | Bound:
     return named if module is None else Bound(named, module)
 
 
-def settle(h: Named | Bound, operator: Operator, weight_norm: Tensor, tensors: Tensors) -> dict[str, Value]:
-    """Everything that h, g and the weighting compute with, in the grouped layout of `weight_norm`.
+def settle(
+    weight: Tensor, patches: Patches, dims: int, operator: Operator, tensors: Tensors
+) -> tuple[Tensor, dict[str, Value]]:
+    """Unit filters, and everything else that h, g and the weighting compute with, shaped to meet the grouped layout.
 
     Weightings (section 3.5): linear multiplies by ‖w‖; product, Eq. (15), has ‖w‖·‖x‖ in place of ‖x‖; separate,
     Eq. (16), multiplies by h₁(‖w‖), h₁ being h at α = 1.
     """
+    unit, norms = normalise(weight, patches, operator.eps)
+    weight_norm = norms.view(1, *norms.shape[:2], *(1,) * dims)
 
     def own(name: str, default: float | None) -> Value:
         value: Any = tensors.get(name)
@@ -157,10 +188,10 @@ def settle(h: Named | Bound, operator: Operator, weight_norm: Tensor, tensors: T
     elif weighting == "product":
         values["stretch"] = weight_norm
     elif weighting == "separate":
-        scale = scale * h(weight_norm, values)
+        scale = scale * function_of(operator.h, tensors.get("h"))(weight_norm, values)
     if isinstance(scale, Tensor) or scale != 1:
         values["scale"] = scale
-    return values
+    return unit, values
 
 
 def is_convolution(operator: Operator, tensors: Tensors) -> bool:

@@ -145,6 +145,11 @@ class Operator:
         return "rho" in self.h.parameters
 
     @property
+    def linear_in_x(self) -> bool:
+        """Whether f is ⟨w, x⟩ times a number for each filter, so that an ordinary layer computes it."""
+        return self.h.name in ("linear", "inner_product") and self.g.name == "cosine"
+
+    @property
     def smooth(self) -> bool:
         """Whether f is continuously differentiable in x (the arc sine counts with its capped slope)."""
         return self.h.smooth and self.g.smooth

@@ -48,9 +48,9 @@ def box_spread(s: Tensor, size: Shape, kernel: Shape, stride: Shape, padding: Sh
 
 def window(s: Tensor, axis: int, start: int, length: int, step: int) -> Tensor:
     """Every `step`-th slice of s along `axis`, `length` of them, as a view."""
-    index = [slice(None)] * s.dim()
-    index[axis] = slice(start, start + (length - 1) * step + 1, step)
-    return s[tuple(index)]
+    if step == 1:
+        return s.narrow(axis, start, length)
+    return s[(..., slice(start, start + (length - 1) * step + 1, step), *(slice(None),) * (-axis - 1))]
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,13 @@ class Matrix:
 
 
 Patches = Convolution | Matrix
+
+
+def scale_filters(weight: Tensor, patches: Patches, factors: Tensor) -> Tensor:
+    """The weight with each filter multiplied by its factor, (groups, filters in a group, 1)."""
+    filters, axes = patches.filter_axes(weight)
+    shape = [1 if axis in axes else size for axis, size in enumerate(filters.shape)]
+    return (filters * factors.reshape(shape)).flatten(0, 1)
 
 
 def memory_format(x: Tensor) -> torch.memory_format:

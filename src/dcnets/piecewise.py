@@ -46,6 +46,16 @@ class Piecewise(nn.Module):
         self.monotone = monotone
         self.values = nn.Parameter(begin.to(device=device, dtype=dtype or torch.get_default_dtype()).repeat(filters, 1))
 
+    def settle(self) -> None:
+        """Make the values monotone for good, where they are to be."""
+        if self.monotone:
+            self.values.data.copy_(self.read())
+            self.monotone = False
+
+    def read(self) -> Tensor:
+        """The values as they act."""
+        raise NotImplementedError
+
     def extra_repr(self) -> str:
         return f"knots={self.values.shape[1]}, monotone={self.monotone}"
 
@@ -62,8 +72,11 @@ class PiecewiseMagnitude(Piecewise):
         super().__init__(filters, start("magnitude", MAGNITUDES, init, at), monotone, device, dtype)
         self.reach = reach
 
+    def read(self) -> Tensor:
+        return self.values.cummax(1).values if self.monotone else self.values
+
     def forward(self, n: Tensor, rho: Value) -> Tensor:
-        values = self.values.cummax(1).values if self.monotone else self.values
+        values = self.read()
         return interpolate(values, n / rho * ((values.shape[1] - 1) / self.reach))
 
 
@@ -78,6 +91,9 @@ class PiecewiseAngular(Piecewise):
         at = torch.linspace(0, math.pi, knots, dtype=torch.float64).cos()
         super().__init__(filters, start("angular", ANGULARS, init, at), monotone, device, dtype)
 
+    def read(self) -> Tensor:
+        return self.values.cummin(1).values if self.monotone else self.values
+
     def forward(self, c: Tensor) -> Tensor:
-        values = self.values.cummin(1).values if self.monotone else self.values
+        values = self.read()
         return interpolate(values, (math.pi / 2 - arc_sine(c)) * ((values.shape[1] - 1) / math.pi))

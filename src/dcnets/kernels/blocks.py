@@ -35,6 +35,9 @@ def in_blocks(layout: Tensor, *tensors: Tensor | None) -> Iterator[tuple[Any, ..
     size = layout.shape[1:].numel()
     budget = BLOCK * torch.get_num_threads() if layout.device.type == "cpu" else layout.numel()
     samples = max(1, budget // max(size, 1))
+    if layout.numel() <= budget:
+        yield (layout, *tensors)
+        return
     pieces = zip(*(split(t, samples, 0) for t in (layout, *tensors)), strict=False)
     if size <= budget or layout.dim() < 4:
         yield from pieces

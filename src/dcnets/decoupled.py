@@ -1,0 +1,313 @@
+"""What all decoupled layers share: options, learned tensors, the running mean norm, checkpoints."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, TypedDict, cast
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from dcnets import dispatch
+from dcnets.dispatch import Tensors
+from dcnets.geometry import Geometry
+from dcnets.naming import choose, refuse_unknown
+from dcnets.operator import Operator
+from dcnets.patches import normalise, patch_norm, scale_filters
+from dcnets.reference import mean
+
+RADIUS_FLOOR = 1e-4
+"""ρ = r² + RADIUS_FLOOR, r being the parameter."""
+K_FLOOR = 0.05
+"""k = |v| + K_FLOOR, v being the parameter."""
+LEARNED_K = 0.75
+"""Where a learned k starts unless it is given."""
+DECAY = 0.999
+"""The weight that `running_norm` gives to the past once it has seen a thousand batches."""
+LEARNABLE = ("radius", "alpha", "beta", "k", "p")
+
+
+class Options(TypedDict, total=False):
+    """The keywords of every layer, beside torch's.
+
+    magnitude, angular, weighting: names, see `dcnets.Operator`; alpha, beta, k, p, eps: its numbers, which are the starting
+    values of what is learned. radius: "relative" (in mean patch norms) or "absolute"; radius_init: ρ at the start;
+    radius_per: "filter" or "layer"; learn: which of radius, alpha, beta, k, p are parameters; sync: whether processes
+    share the mean norm of a batch.
+    """
+
+    magnitude: str
+    angular: str
+    weighting: str
+    alpha: float
+    beta: float | None
+    k: float | None
+    p: float | None
+    eps: float
+    radius: str
+    radius_init: float
+    radius_per: str
+    learn: Sequence[str]
+    sync: bool
+
+
+DEFAULTS: dict[str, Any] = {
+    **{field.name: field.default for field in fields(Operator)},
+    "radius_init": 1.0, "radius_per": "filter", "learn": ("radius",), "sync": False,
+}  # fmt: skip
+"""What each option is unless given."""
+
+
+class Decoupled(nn.Module):
+    """What every decoupled layer has: an operator, its learned tensors and the running mean of its patch norms.
+
+    `rho`, `k`, `p`, `alpha` and `beta` are the effective values, whether learned or fixed.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    alpha: Tensor | float
+    beta: Tensor | float | None
+    raw_k: Tensor
+    raw_p: Tensor
+    running_norm: Tensor
+    num_batches_tracked: Tensor
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Show every option in the signature that help() and editors read."""
+        super().__init_subclass__(**keywords)
+        own = [p for p in inspect.signature(cls.__init__).parameters.values() if p.name not in ("self", "options")]
+        more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name]) for name in DEFAULTS]
+        cls.__signature__ = inspect.Signature([*own, *more])  # type: ignore[attr-defined]
+
+    def _decouple(self, filters: int, fan_in: int, factory: dict[str, Any], options: Options) -> None:
+        """Read the options and make the tensors; the last step of a layer's constructor."""
+        refuse_unknown(type(self).__name__, options, inspect.signature(type(self)).parameters)
+        chosen: Any = {**DEFAULTS, **options}
+        self.operator = Operator(**{field.name: chosen[field.name] for field in fields(Operator)})
+        self.filters, self.fan_in = filters, fan_in
+        self.radius_init = float(chosen["radius_init"])
+        self.radius_per = choose("radius_per", chosen["radius_per"], ("filter", "layer"))
+        self.sync = bool(chosen["sync"])
+        self.learn = self._checked_learn(options)
+        self.k_init = options.get("k") or (LEARNED_K if "k" in self.learn else self.operator.k)
+        self._check(options)
+        if "alpha" not in self.learn:
+            self.alpha = self.operator.alpha
+        if "beta" not in self.learn:
+            self.beta = self.operator.beta
+        self.make_tensors(**factory)
+
+    def make_tensors(self, device: Any, dtype: Any) -> None:
+        """Make every tensor beside weight and bias, as it is before training."""
+        for name, tensor in self._initial(device, dtype).items():
+            if name.removeprefix("raw_") in self.learn:
+                self.register_parameter(name, nn.Parameter(tensor))
+            else:
+                self.register_buffer(name, tensor)
+        self.h = self.operator.build("magnitude", self.filters, device=device, dtype=dtype)
+        self.g = self.operator.build("angular", self.filters, device=device, dtype=dtype)
+
+    def _checked_learn(self, options: Options) -> tuple[str, ...]:
+        """The names that are learned; the default `radius` is dropped where there is none."""
+        h, g = self.operator.h.parameters, self.operator.g.parameters
+        takes = {"alpha", *("radius" if name == "rho" else name for name in (*h, *g))}
+        given = options.get("learn", ("radius",) if self.operator.has_radius else ())
+        for name in (learn := (given,) if isinstance(given, str) else tuple(given)):
+            if choose("name in learn", name, LEARNABLE) not in takes:
+                raise ValueError(f"{self.operator} has no {name} to learn; leave it out of learn={learn!r}")
+        return learn
+
+    def _check(self, options: Options) -> None:
+        for name in ("radius", "radius_init", "radius_per", "sync"):
+            if name in options and not self.operator.has_radius:
+                raise ValueError(f"{self.operator.h.name} has no radius, so {name} means nothing; leave it out")
+        if not (math.isfinite(self.radius_init) and self.radius_init > RADIUS_FLOOR):
+            raise ValueError(f"radius_init must be above {RADIUS_FLOOR:g}, got {self.radius_init!r}")
+        if "k" in self.learn and not (self.k_init and self.k_init > K_FLOOR):
+            raise ValueError(f"a learned k must start above {K_FLOOR:g}, got {self.k_init!r}")
+        if self.sync and self.operator.radius == "absolute":
+            raise ValueError("an absolute radius has no mean norm to share; leave sync out")
+
+    def _initial(self, device: Any = None, dtype: Any = None) -> dict[str, Tensor]:
+        """Every tensor beside weight and bias, as it is before training."""
+        operator, statistics = self.operator, torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
+
+        def each(value: float, count: int = self.filters) -> Tensor:
+            return torch.full((count,), value, device=device, dtype=dtype)
+
+        initial: dict[str, Tensor] = {}
+        if operator.has_radius:
+            raw = math.sqrt(self.radius_init - RADIUS_FLOOR)
+            initial["raw_radius"] = each(raw, self.filters if self.radius_per == "filter" else 1)
+        if operator.has_radius and operator.radius == "relative":
+            initial["running_norm"] = torch.tensor(math.sqrt(self.fan_in), device=device, dtype=statistics)
+            initial["num_batches_tracked"] = torch.tensor(0, device=device, dtype=torch.long)
+        start = {"alpha": operator.alpha, "beta": operator.beta, "k": self.k_init, "p": operator.p}
+        lowest = {"k": K_FLOOR, "p": 1.0}
+        for name, value in start.items():
+            if name in self.learn and value is not None:
+                initial[f"raw_{name}" if name in lowest else name] = each(value - lowest.get(name, 0.0))
+        return initial
+
+    @property
+    def rho(self) -> Tensor | None:
+        """ρ = r² + 1e-4, one a filter or one a layer; in mean norms where the radius is relative; None without radius."""
+        raw: Tensor | None = getattr(self, "raw_radius", None)
+        return None if raw is None else raw.square() + RADIUS_FLOOR
+
+    @property
+    def k(self) -> Tensor | float | None:
+        """K = |v| + 0.05 where it is learned."""
+        return self.raw_k.abs() + K_FLOOR if "k" in self.learn else self.operator.k
+
+    @property
+    def p(self) -> Tensor | float | None:
+        """P = |v| + 1 where it is learned."""
+        return absolute(self.raw_p) + 1 if "p" in self.learn else self.operator.p
+
+    @property
+    def geometry(self) -> Geometry:
+        """How patches are taken from an input."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.respond(x, self.geometry)
+
+    def respond(self, x: Tensor, geometry: Geometry) -> Tensor:
+        """The output, after which `running_norm` knows the batch."""
+        mean_norm = self._mean_norm(x)
+        tensors: Tensors = {**self.tensors(), "mean_norm": mean_norm}
+        y, m = dispatch.respond(x, self.weight, self.bias, geometry, self.operator, tensors)
+        self._track(x, mean_norm, m)
+        return y
+
+    def tensors(self) -> Tensors:
+        """What the functional form computes with, all but the mean norm."""
+        return {
+            "rho": self.rho, "alpha": self.alpha, "beta": self.beta, "k": self.k, "p": self.p, "h": self.h, "g": self.g,
+        }  # fmt: skip
+
+    @property
+    def running_mean(self) -> Tensor | None:
+        """m in evaluation: `running_norm` where the radius is relative, None elsewhere."""
+        return self._buffers.get("running_norm")
+
+    def _mean_norm(self, x: Tensor) -> Any:
+        """The running mean in evaluation; in training the batch's, or that of all processes' batches."""
+        if not self._tracks:
+            return self.running_mean
+        if dispatch.is_vmapped(x):
+            raise RuntimeError(
+                f"vmap over {type(self).__name__} in training: a relative radius is measured by the batch's mean norm, "
+                "as batch norm is; call eval() first, or use radius='absolute'"
+            )
+        return SharedMean() if self.sync and dist.is_available() and dist.is_initialized() else None
+
+    @property
+    def _tracks(self) -> bool:
+        return self.training and "running_norm" in self._buffers
+
+    def _track(self, x: Tensor, used: Any, m: Tensor | None) -> None:
+        """Average a batch's mean norm into `running_norm`: all batches alike at first, then with decay.
+
+        Left alone by an empty batch, and by torch.func, whose functions are pure.
+        """
+        if m is None or not self._tracks or dispatch.in_transform() or (x.numel() == 0 and used is None):
+            return
+        with torch.no_grad():
+            seen = used.seen if isinstance(used, SharedMean) else torch.ones_like(self.num_batches_tracked)
+            count = self.num_batches_tracked.add_(seen).clamp(min=1).to(self.running_norm.dtype)
+            share = count.reciprocal().clamp(min=1 - DECAY) * seen
+            # detach: torch 2.13 compiles an update of a float64 scalar buffer itself to nothing
+            self.running_norm.detach().lerp_(m.to(self.running_norm.dtype), share)
+
+    def reset_statistics(self) -> None:
+        """Let `running_norm` begin anew with the next batch."""
+        if "running_norm" in self._buffers:
+            self.num_batches_tracked.zero_()
+
+    def mean_patch_norm(self, x: Tensor) -> Tensor:
+        """The mean norm of the patches of x, one scalar."""
+        x, patches, _ = self.geometry.take(x, self.weight)
+        return mean(patch_norm(x, patches, self.operator.eps))
+
+    def set_radius(self, rho: Tensor | float) -> None:
+        """Set ρ, of every filter alike or of each; in mean norms where the radius is relative."""
+        raw: Tensor | None = getattr(self, "raw_radius", None)
+        if raw is None:
+            raise ValueError(f"{self.operator} has no radius")
+        with torch.no_grad():
+            raw.copy_((torch.as_tensor(rho, device=raw.device) - RADIUS_FLOOR).clamp(min=0).sqrt())
+
+    def plain_weight(self) -> Tensor:
+        """The weight of the ordinary layer that computes the same, where the operator is linear in x."""
+        if not self.operator.linear_in_x:
+            raise ValueError(f"{self.operator} is not linear in x, so no ordinary layer computes it")
+        patches = self.geometry.patches(self.weight)
+        unit, norms = normalise(self.weight, patches, self.operator.eps)
+        keeps_norm = self.operator.weighting != "none" or "weight_norm" in self.operator.h.parameters
+        if keeps_norm and not isinstance(self.alpha, Tensor) and self.alpha == 1:
+            return self.weight
+        alpha = torch.as_tensor(self.alpha, device=norms.device).reshape(
+            norms.shape if isinstance(self.alpha, Tensor) else ()
+        )
+        return scale_filters(unit, patches, alpha * norms if keeps_norm else alpha.expand(norms.shape))
+
+    def reset_parameters(self) -> None:
+        """Start anew: torch's initial weights, and the operator's own tensors as they were."""
+        super().reset_parameters()  # type: ignore[misc]
+        if "operator" in self.__dict__:
+            with torch.no_grad():
+                for name, tensor in self._initial(self.weight.device, self.weight.dtype).items():
+                    getattr(self, name).copy_(tensor)
+            for module, part in ((self.h, "magnitude"), (self.g, "angular")):
+                if module is not None:
+                    fresh = self.operator.build(part, self.filters, device=self.weight.device, dtype=self.weight.dtype)
+                    module.load_state_dict(cast(nn.Module, fresh).state_dict())
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Load as torch does; what an ordinary layer's checkpoint lacks takes its initial value."""
+        device = None if self.weight.is_meta else self.weight.device  # a meta tensor would lose the value
+        lacking = self._initial(device, self.weight.dtype)
+        for name, part in (("h", "magnitude"), ("g", "angular")):
+            module = self.operator.build(part, self.filters, device=device, dtype=self.weight.dtype)
+            lacking |= {f"{name}.{key}": tensor for key, tensor in module.state_dict().items()} if module else {}
+        for name, tensor in lacking.items():
+            state_dict.setdefault(prefix + name, tensor)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Decoupled:
+        """Move or convert as torch does, but keep the running mean in float32 or better."""
+        kept = self._buffers.get("running_norm")
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        moved = self._buffers.get("running_norm")
+        if kept is not None and moved is not None and moved.dtype in (torch.float16, torch.bfloat16):
+            self.running_norm = kept.to(device=moved.device, dtype=torch.float32)
+        return self
+
+    def extra_repr(self) -> str:
+        learn = f", learn={self.learn}" if self.learn else ""
+        return f"{super().extra_repr()}, operator={self.operator}{learn}"
+
+
+def absolute(v: Tensor) -> Tensor:
+    """|v|, with slope 1 at 0, so that a value that starts at its lowest can leave it."""
+    return torch.where(v < 0, -v, v)
+
+
+class SharedMean:
+    """The mean norm over the batches of all processes, with its gradient; `seen` is 0 where all of them were empty."""
+
+    seen: Tensor
+
+    def __call__(self, n: Tensor) -> Tensor:
+        from torch.distributed.nn.functional import all_reduce
+
+        total: Tensor = all_reduce(torch.stack([n.sum(), n.new_tensor(float(n.numel()))]))  # type: ignore[no-untyped-call]
+        self.seen = (total[1] > 0).long()
+        return torch.where(total[1] > 0, total[0] / total[1].clamp(min=1), 1.0)

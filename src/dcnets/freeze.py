@@ -1,0 +1,97 @@
+"""A copy of a network for inference, in which nothing that depends on weights alone is computed again."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+from dataclasses import replace as with_changes
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from dcnets.convert import hand_over, is_itself, plain_twin, refuse_unfit, replace
+from dcnets.decoupled import Decoupled
+from dcnets.dispatch import autocasts, compute, formula_of, matched, settle
+from dcnets.geometry import Geometry
+from dcnets.piecewise import Piecewise
+from dcnets.reference import Formula
+from dcnets.registry import Value
+
+
+def freeze(model: nn.Module) -> nn.Module:
+    """A copy of the model in evaluation mode, ready to export: filters normalised once, radii and weightings folded.
+
+    A layer whose operator is linear in x becomes an ordinary one. The model itself is left as it is, and so is, in the
+    copy, a decoupled layer that is parametrised, patched or of a user's own subclass.
+    """
+    refuse_unfit(model, "freeze")
+    frozen = copy.deepcopy(model).eval().requires_grad_(False)
+    twins: dict[nn.Module, nn.Module] = {}
+    for layer in frozen.modules():
+        if isinstance(layer, Decoupled) and is_itself(layer):
+            twins[layer] = plain_twin(layer) if layer.operator.linear_in_x else frozen_twin(layer)
+    return replace(frozen, twins)
+
+
+def frozen_twin(layer: Decoupled) -> Frozen:
+    """The layer for inference, with the hooks and attributes that a user gave it."""
+    twin = FrozenTransposed(layer) if isinstance(layer, nn.modules.conv._ConvTransposeNd) else Frozen(layer)
+    hand_over(layer, twin)
+    return twin
+
+
+class Frozen(nn.Module):
+    """One decoupled layer for inference: unit filters, and values that are already what the formula takes."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, layer: Decoupled) -> None:
+        super().__init__()
+        self.operator, self.geometry = layer.operator, layer.geometry
+        for module in (layer.h, layer.g):
+            if isinstance(module, Piecewise):
+                module.settle()
+        self.h, self.g = layer.h, layer.g
+        patches = self.geometry.patches(layer.weight)
+        with torch.no_grad():
+            unit, values = settle(layer.weight, patches, self.geometry.dims, layer.operator, layer.tensors())
+            if layer.running_mean is not None:
+                values["rho"] = values["rho"] * layer.running_mean
+        self.register_buffer("weight", unit.to(layer.weight.dtype))
+        self.register_buffer("bias", None if layer.bias is None else layer.bias.detach())
+        self.numbers = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
+        self.names = tuple(name for name, value in values.items() if isinstance(value, Tensor))
+        for name in self.names:
+            self.register_buffer(f"value_{name}", values[name])  # type: ignore[arg-type]
+        self.eval()
+
+    @property
+    def formula(self) -> Formula:
+        """What is computed; ρ holds the mean norm already."""
+        return with_changes(formula_of(self.operator, {"h": self.h, "g": self.g}), relative=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.respond(x, self.geometry)
+
+    def respond(self, x: Tensor, geometry: Geometry) -> Tensor:
+        """f(w, x), as `dcnets.dispatch.respond` has it."""
+        x = matched(x, self.weight)
+        values: dict[str, Value] = {**self.numbers, **{name: getattr(self, f"value_{name}") for name in self.names}}
+        with torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext():
+            x, patches, finish = geometry.take(x, self.weight)
+            return finish(compute(x, self.weight.to(x.dtype), self.bias, None, patches, self.formula, values)[0])
+
+    def extra_repr(self) -> str:
+        return f"{tuple(self.weight.shape)}, operator={self.operator}"
+
+
+class FrozenTransposed(Frozen):
+    """A transposed layer for inference, which takes torch's `output_size`."""
+
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        windows: Any = self.geometry
+        settings: Any = (windows.stride, windows.padding, self.weight.shape[2:], 2, windows.dilation)
+        padding = nn.ConvTranspose2d._output_padding(cast(Any, self), x, output_size, *settings)
+        return self.respond(x, with_changes(windows, output_padding=padding))
