@@ -14,6 +14,8 @@ from dcnets.layers import (
 )
 from dcnets.magnitude import magnitude as register_magnitude
 from dcnets.operator import Operator
+from dcnets.optim import parameter_groups, project_every, project_weights, weighted_gradients
+from dcnets.penalties import orthogonal_penalty, orthonormal_penalty
 
 __version__ = "0.1.0"
 
@@ -28,8 +30,14 @@ __all__ = [
     "convert",
     "freeze",
     "functional",
+    "orthogonal_penalty",
+    "orthonormal_penalty",
+    "parameter_groups",
     "pretrained_select",
+    "project_every",
+    "project_weights",
     "register_angular",
     "register_magnitude",
     "to_plain",
+    "weighted_gradients",
 ]

@@ -81,7 +81,8 @@ class Decoupled(nn.Module):
         """Show every option in the signature that help() and editors read."""
         super().__init_subclass__(**keywords)
         own = [p for p in inspect.signature(cls.__init__).parameters.values() if p.name not in ("self", "options")]
-        more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name]) for name in DEFAULTS]
+        rest = {name: value for name, value in DEFAULTS.items() if name not in {p.name for p in own}}
+        more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in rest.items()]
         cls.__signature__ = inspect.Signature([*own, *more])  # type: ignore[attr-defined]
 
     def _decouple(self, filters: int, fan_in: int, factory: dict[str, Any], options: Options) -> None:
@@ -242,7 +243,7 @@ class Decoupled(nn.Module):
         if raw is None:
             raise ValueError(f"{self.operator} has no radius")
         with torch.no_grad():
-            raw.copy_((torch.as_tensor(rho, device=raw.device) - RADIUS_FLOOR).clamp(min=0).sqrt())
+            raw.copy_((torch.as_tensor(rho, device=raw.device, dtype=raw.dtype) - RADIUS_FLOOR).clamp(min=0).sqrt())
 
     def plain_weight(self) -> Tensor:
         """The weight of the ordinary layer that computes the same, where the operator is linear in x."""
@@ -253,7 +254,7 @@ class Decoupled(nn.Module):
         keeps_norm = self.operator.weighting != "none" or "weight_norm" in self.operator.h.parameters
         if keeps_norm and not isinstance(self.alpha, Tensor) and self.alpha == 1:
             return self.weight
-        alpha = torch.as_tensor(self.alpha, device=norms.device).reshape(
+        alpha = torch.as_tensor(self.alpha, device=norms.device, dtype=norms.dtype).reshape(
             norms.shape if isinstance(self.alpha, Tensor) else ()
         )
         return scale_filters(unit, patches, alpha * norms if keeps_norm else alpha.expand(norms.shape))

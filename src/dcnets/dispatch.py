@@ -82,8 +82,7 @@ def respond(
     with torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext():
         x, patches, finish = geometry.take(x, weight)
         if is_convolution(operator, tensors):
-            z = patches.products(x, weight.to(x.dtype))
-            return finish(z if bias is None else z + bias.to(x.dtype).view(-1, *(1,) * (z.dim() - 2))), None
+            return finish(patches.products(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))), None
         unit, values = settle(weight, patches, geometry.dims, operator, tensors)
         formula = formula_of(operator, tensors)
         mean_norm: Any = tensors.get("mean_norm") if formula.relative else None
@@ -133,7 +132,7 @@ def matched(x: Tensor, weight: Tensor) -> Tensor:
 def autocasts(t: Tensor) -> bool:
     """Whether autocast is on for tensors like t."""
     kind = t.device.type
-    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and t.dtype != torch.float64
+    return kind != "meta" and torch.is_autocast_enabled(kind) and t.dtype != torch.float64
 
 
 def formula_of(operator: Operator, tensors: Tensors) -> Formula:

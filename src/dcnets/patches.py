@@ -50,7 +50,9 @@ def window(s: Tensor, axis: int, start: int, length: int, step: int) -> Tensor:
     """Every `step`-th slice of s along `axis`, `length` of them, as a view."""
     if step == 1:
         return s.narrow(axis, start, length)
-    return s[(..., slice(start, start + (length - 1) * step + 1, step), *(slice(None),) * (-axis - 1))]
+    index = [slice(None)] * s.dim()
+    index[axis] = slice(start, start + (length - 1) * step + 1, step)
+    return s[tuple(index)]
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,9 @@ class Convolution:
     def _settings(self) -> tuple[Shape, Shape, Shape, bool, Shape, int]:
         return self.stride, self.padding, self.dilation, self.transposed, self.output_padding, self.groups
 
-    def products(self, x: Tensor, weight: Tensor) -> Tensor:
-        """⟨w, x⟩ for each filter and patch: (batch, filters, *positions)."""
-        return torch.convolution(x, weight, None, *self._settings)
+    def products(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """⟨w, x⟩ for each filter and patch, and its bias where there is one: (batch, filters, *positions)."""
+        return torch.convolution(x, weight, bias, *self._settings)
 
     def products_backward(
         self, dz: Tensor, x: Tensor, weight: Tensor, needs_x: bool, needs_weight: bool
@@ -120,9 +122,9 @@ class Matrix:
 
     groups = 1
 
-    def products(self, x: Tensor, weight: Tensor) -> Tensor:
-        """⟨w, x⟩ for each row: (batch, filters)."""
-        return F.linear(x, weight)
+    def products(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """⟨w, x⟩ for each row, and its bias where there is one: (batch, filters)."""
+        return F.linear(x, weight, bias)
 
     def products_backward(
         self, dz: Tensor, x: Tensor, weight: Tensor, needs_x: bool, needs_weight: bool

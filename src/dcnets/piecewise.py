@@ -68,7 +68,7 @@ class PiecewiseMagnitude(Piecewise):
         self, filters: int, init: str = "tanh", knots: int = 9, reach: float = 4.0, monotone: bool = False,
         device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
-        at = torch.linspace(0, reach, knots, dtype=torch.float64)
+        at = torch.linspace(0, reach, knots, dtype=torch.float64, device="cpu")
         super().__init__(filters, start("magnitude", MAGNITUDES, init, at), monotone, device, dtype)
         self.reach = reach
 
@@ -88,7 +88,7 @@ class PiecewiseAngular(Piecewise):
         self, filters: int, init: str = "cosine", knots: int = 9, monotone: bool = False, device: Any = None,
         dtype: Any = None,
     ) -> None:  # fmt: skip
-        at = torch.linspace(0, math.pi, knots, dtype=torch.float64).cos()
+        at = torch.linspace(0, math.pi, knots, dtype=torch.float64, device="cpu").cos()
         super().__init__(filters, start("angular", ANGULARS, init, at), monotone, device, dtype)
 
     def read(self) -> Tensor:

@@ -1,0 +1,42 @@
+"""Every Python snippet of README and docs runs as it stands."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from dcnets.margins import MARGINS
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.fixture
+def operator_docs(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    yield pytest.importorskip("operator_docs")
+    for name in ("operator_docs", "curves"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture(autouse=True)
+def margins():
+    """What a page registers is forgotten afterwards."""
+    before = dict(MARGINS)
+    yield
+    MARGINS.clear()
+    MARGINS.update(before)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_snippets_of_a_page_run(page, operator_docs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text()
+    assert operator_docs.run_snippets(text) == text.count("```python")
+
+
+def test_the_tables_of_the_operator_page_are_where_they_are_written(operator_docs):
+    text = (ROOT / "docs" / "operators.md").read_text()
+    for name in operator_docs.tables():
+        assert f"<!-- begin {name} -->" in text
+        assert f"<!-- end {name} -->" in text
