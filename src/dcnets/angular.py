@@ -52,7 +52,7 @@ def half_turn(k: Value) -> Value:
 @angular(slopes={"c": lambda c: (2 / math.pi) * arc_slope(c)})
 def linear(c: Tensor) -> Tensor:
     """Linear, Eq. (11): g = 1 − 2θ/π = (2/π) · asin(cos θ)."""
-    return (2 / math.pi) * arc_sine(c)
+    return arc_sine(c).mul_(2 / math.pi)
 
 
 @angular(degree=1, slopes={"c": lambda: 1.0})

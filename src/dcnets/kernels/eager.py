@@ -6,6 +6,7 @@ differentiated.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -43,7 +44,7 @@ def forward(
     keep_products: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y, z and n; without `keep_products` y is written over z."""
-    n = (patches.sums(square_sums(x, patches.groups)) + formula.eps).sqrt_().unsqueeze(2)
+    n = patches.sums(square_sums(x, patches.groups)).add_(formula.eps).sqrt_().unsqueeze(2)
     values = with_radius(values, formula, n, mean_norm)
     shift = None if bias is None else bias.view(1, patches.groups, -1, *(1,) * (x.dim() - 2))
     batch = len(x)
@@ -172,24 +173,16 @@ def first_order(
     totals = Totals(values, wanted | {"rho"} if through_mean else wanted)
 
     dn, inverse = torch.zeros_like(n) if need_x else None, n.reciprocal()
-    batch, samples = len(x), chunk_size(z[0].numel() if len(x) else 1, weight)
-    dx = dweight = None
-    for first in range(0, max(batch, 1), samples):
-        part = slice(first, first + samples)
+
+    def products_gradient(part: slice) -> Tensor:
         dz = torch.empty_like(z[part])
         z_part, dy_part, dz_part = (grouped(t, patches.groups) for t in (z[part], dy[part], dz))
         for block in in_blocks(z_part, dy_part, dz_part, n[part], inverse[part], None if dn is None else dn[part]):
             block_backward(formula, values, totals, *block)
-        dx_part, dweight_part = patches.products_backward(dz, x[part], weight, need_x, need_weight)
-        if samples >= batch:
-            dx, dweight = dx_part, dweight_part
-            break
-        if dx_part is not None:
-            dx = like(dx_part, batch) if dx is None else dx
-            dx[part] = dx_part
-        if dweight_part is not None:
-            wide = dweight_part.to(n.dtype)
-            dweight = wide if dweight is None else dweight.add_(wide)
+        return dz
+
+    samples = chunk_size(z[:1].numel(), weight)
+    dx, dweight = through_products(products_gradient, samples, patches, x, weight, need_x, need_weight)
     gradients: dict[str, Tensor | None] = {name: totals.sums.get(name) for name in names}
     dmean = None
     if formula.relative and "rho" in totals.sums:
@@ -203,8 +196,33 @@ def first_order(
         add_norm_gradient(dx, x, patches, dn.mul_(inverse).squeeze(2))
     dbias = dy.transpose(0, 1).flatten(1).sum(1).to(bias.dtype) if need_bias else None
     dvalues = (gradients[name] if need else None for name, need in zip(names, need_values, strict=True))
-    dweight = None if dweight is None else dweight.to(weight.dtype)
     return dx, dweight, dbias, dmean if need_mean else None, None, None, None, *dvalues
+
+
+def through_products(
+    gradient: Callable[[slice], Tensor],
+    samples: int,
+    patches: Patches,
+    x: Tensor,
+    weight: Tensor,
+    need_x: bool,
+    need_weight: bool,
+) -> tuple[Tensor | None, Tensor | None]:
+    """dx and dweight from dz, which `gradient` gives for so many samples at a time; added up in a fixed order."""
+    batch = len(x)
+    if samples >= batch:
+        return patches.products_backward(gradient(slice(None)), x, weight, need_x, need_weight)
+    dx = dweight = None
+    for first in range(0, batch, samples):
+        part = slice(first, first + samples)
+        dx_part, dweight_part = patches.products_backward(gradient(part), x[part], weight, need_x, need_weight)
+        if dx_part is not None:
+            dx = like(dx_part, batch) if dx is None else dx
+            dx[part] = dx_part
+        if dweight_part is not None:
+            wide = dweight_part.to(torch.promote_types(weight.dtype, torch.float32))
+            dweight = wide if dweight is None else dweight.add_(wide)
+    return dx, None if dweight is None else dweight.to(weight.dtype)
 
 
 def block_backward(
