@@ -17,7 +17,8 @@ def calibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
 
     Each batch is the model's input, or a tuple or list whose first element is. Every decoupled layer's `running_norm`
     becomes the average over the batches, an absolute ρ becomes the mean patch norm that it meets, and batch norm's
-    statistics are estimated anew. α and all weights stay as they are, and dropout is off.
+    statistics are estimated anew. α and all weights stay as they are, and dropout is off. An absolute ρ that has been
+    learned is lost: it is for networks that have just been converted.
     """
     batches = iter(batches)
     try:
