@@ -10,9 +10,8 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from dcnets.registry import Named, Registrar, Value
+from dcnets.registry import Named, Registrar, Value, one_minus_
 
 POWER_FLOOR = 1e-6
 """|cos θ| below which `power_cosine` is a straight line, so that its slopes are finite for every p ≥ 1."""
@@ -41,7 +40,8 @@ def arc_sine(c: Tensor) -> Tensor:
 
 def arc_slope(c: Tensor) -> Tensor:
     """∂arc_sine/∂c = 1/√(1 − c²), zero within a rounding unit of ±1."""
-    return F.threshold(1 - c * c, 1.5 * torch.finfo(c.dtype).eps, math.inf).rsqrt_()
+    rest = one_minus_(c * c)
+    return torch.threshold_(rest, 1.5 * torch.finfo(c.dtype).eps, math.inf).rsqrt_()
 
 
 def half_turn(k: Value) -> Value:
@@ -64,7 +64,7 @@ def cosine(c: Tensor) -> Tensor:
 def _sigmoid_c(g: Tensor, c: Tensor, k: Value) -> Tensor:
     """∂g/∂c = (1 − (g·tanh(π/4k))²) / (2k · tanh(π/4k)) · ∂asin/∂c."""
     top = half_turn(k)
-    return (1 - (g * top).square_()) * (0.5 / (k * top)) * arc_slope(c)
+    return one_minus_((g * top).square_()).mul_(0.5 / (k * top)).mul_(arc_slope(c))
 
 
 def _sigmoid_k(g: Tensor, c: Tensor, k: Value) -> Tensor:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dcnets.registry import Named, Registrar, Value, Values
+from dcnets.registry import Named, Registrar, Value, Values, one_minus_
 from dcnets.text import write_sum
 
 
@@ -54,14 +54,14 @@ def sphere(n: Tensor) -> Tensor:
 
 @magnitude(
     smooth=False,
-    slopes={"n": lambda n, rho: inside(n, rho).div_(rho), "rho": lambda h_n, n, rho: h_n * (n / -rho)},
+    slopes={"n": lambda n, rho: inside(n, rho).div_(rho), "rho": lambda h_n, n, rho: (h_n * n).div_(-rho)},
 )
 def ball(n: Tensor, rho: Value) -> Tensor:
     """BallConv, Eq. (5): h = α · min(‖x‖, ρ) / ρ."""
     return lesser(n, rho) / rho
 
 
-@magnitude(slopes={"n": lambda h, rho: (1 - h * h) / rho, "rho": lambda h_n, n, rho: h_n * (n / -rho)})
+@magnitude(slopes={"n": lambda h, rho: one_minus_(h * h).div_(rho), "rho": lambda h_n, n, rho: (h_n * n).div_(-rho)})
 def tanh(n: Tensor, rho: Value) -> Tensor:
     """TanhConv, Eq. (6): h = α · tanh(‖x‖ / ρ)."""
     e = torch.expm1(n * (-2 / rho))  # tanh(u) = (1 − e^−2u) / (1 + e^−2u): as exact as torch.tanh, in half its time

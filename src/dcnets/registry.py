@@ -7,11 +7,17 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, overload
 
+import torch
 from torch import Tensor, nn
 
 Value = Tensor | float
 Values = Mapping[str, Value]
 Slopes = Mapping[str, Callable[..., Value]]
+
+
+def one_minus_(t: Tensor) -> Tensor:
+    """1 − t in the memory of t: a slope's temporaries are its own, and a pass over them costs less in place."""
+    return torch.sub(torch.ones((), dtype=t.dtype, device=t.device), t, out=t)
 
 
 class Named:
