@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dcnets.registry import Named, Registrar, Value, Values, one_minus_
+from dcnets.registry import Named, Registrar, Value, Values, multiply_add, one_minus_
 from dcnets.text import write_sum
 
 
@@ -34,11 +34,6 @@ magnitude = Registrar(MAGNITUDES, Magnitude)
 def lesser(n: Tensor, rho: Value) -> Tensor:
     """min(n, ρ), whose gradient at n = ρ goes to ρ: the outer slope."""
     return torch.clamp(rho if isinstance(rho, Tensor) else n.new_full((), rho), max=n)
-
-
-def multiply_add(a: Tensor, b: Tensor, factor: Value) -> Tensor:
-    """a + b · factor, in one pass where the factor is a number."""
-    return a + b * factor if isinstance(factor, Tensor) else torch.add(a, b, alpha=factor)
 
 
 def inside(n: Tensor, rho: Value) -> Tensor:

@@ -20,6 +20,11 @@ def one_minus_(t: Tensor) -> Tensor:
     return torch.sub(torch.ones((), dtype=t.dtype, device=t.device), t, out=t)
 
 
+def multiply_add(a: Tensor, b: Tensor, factor: Value) -> Tensor:
+    """a + b · factor, in one pass where the factor is a number."""
+    return a + b * factor if isinstance(factor, Tensor) else torch.add(a, b, alpha=factor)
+
+
 class Named:
     """A magnitude h or an angular function g under its name.
 
