@@ -10,7 +10,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from dcnets.decoupled import Decoupled, Options
+from dcnets.decoupled import Decoupled
 from dcnets.layers import (
     DecoupledConv1d,
     DecoupledConv2d,
@@ -19,6 +19,7 @@ from dcnets.layers import (
     DecoupledLinear,
 )
 from dcnets.naming import refuse_unknown
+from dcnets.options import Options
 
 Select = Callable[[str, nn.Module], bool]
 

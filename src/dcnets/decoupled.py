@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from dcnets.dispatch import Tensors
 from dcnets.geometry import Geometry
 from dcnets.naming import choose, refuse_unknown
 from dcnets.operator import Operator
+from dcnets.options import DEFAULTS, LEARNABLE, Options
 from dcnets.patches import normalise, patch_norm, scale_filters
 from dcnets.reference import mean
 
@@ -28,38 +28,6 @@ LEARNED_K = 0.75
 """Where a learned k starts unless it is given."""
 DECAY = 0.999
 """The weight that `running_norm` gives to the past once it has seen a thousand batches."""
-LEARNABLE = ("radius", "alpha", "beta", "k", "p")
-
-
-class Options(TypedDict, total=False):
-    """The keywords of every layer, beside torch's.
-
-    magnitude, angular, weighting: names, see `dcnets.Operator`; alpha, beta, k, p, eps: its numbers, which are the starting
-    values of what is learned. radius: "relative" (in mean patch norms) or "absolute"; radius_init: ρ at the start;
-    radius_per: "filter" or "layer"; learn: which of radius, alpha, beta, k, p are parameters; sync: whether processes
-    share the mean norm of a batch.
-    """
-
-    magnitude: str
-    angular: str
-    weighting: str
-    alpha: float
-    beta: float | None
-    k: float | None
-    p: float | None
-    eps: float
-    radius: str
-    radius_init: float
-    radius_per: str
-    learn: Sequence[str]
-    sync: bool
-
-
-DEFAULTS: dict[str, Any] = {
-    **{field.name: field.default for field in fields(Operator)},
-    "radius_init": 1.0, "radius_per": "filter", "learn": ("radius",), "sync": False,
-}  # fmt: skip
-"""What each option is unless given."""
 
 
 class Decoupled(nn.Module):

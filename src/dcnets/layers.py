@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from dcnets.decoupled import Decoupled, Options
+from dcnets.decoupled import Decoupled
 from dcnets.geometry import Rows, Sizes, Windows, expand
+from dcnets.options import Options
 
 __all__ = ["DecoupledConv1d", "DecoupledConv2d", "DecoupledConv3d", "DecoupledConvTranspose2d", "DecoupledLinear"]
 
