@@ -131,12 +131,12 @@ class Decoupled(nn.Module):
 
     @property
     def k(self) -> Tensor | float | None:
-        """K = |v| + 0.05 where it is learned."""
+        """k = |v| + 0.05 where it is learned."""
         return self.raw_k.abs() + K_FLOOR if "k" in self.learn else self.operator.k
 
     @property
     def p(self) -> Tensor | float | None:
-        """P = |v| + 1 where it is learned."""
+        """p = |v| + 1 where it is learned."""
         return absolute(self.raw_p) + 1 if "p" in self.learn else self.operator.p
 
     @property
@@ -219,13 +219,12 @@ class Decoupled(nn.Module):
             raise ValueError(f"{self.operator} is not linear in x, so no ordinary layer computes it")
         patches = self.geometry.patches(self.weight)
         unit, norms = normalise(self.weight, patches, self.operator.eps)
-        keeps_norm = self.operator.weighting != "none" or "weight_norm" in self.operator.h.parameters
-        if keeps_norm and not isinstance(self.alpha, Tensor) and self.alpha == 1:
+        if self.operator.weighted and not isinstance(self.alpha, Tensor) and self.alpha == 1:
             return self.weight
         alpha = torch.as_tensor(self.alpha, device=norms.device, dtype=norms.dtype).reshape(
             norms.shape if isinstance(self.alpha, Tensor) else ()
         )
-        return scale_filters(unit, patches, alpha * norms if keeps_norm else alpha.expand(norms.shape))
+        return scale_filters(unit, patches, alpha * norms if self.operator.weighted else alpha.expand(norms.shape))
 
     def reset_parameters(self) -> None:
         """Start anew: torch's initial weights, and the operator's own tensors as they were."""

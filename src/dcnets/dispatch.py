@@ -195,10 +195,10 @@ def settle(
 
 def is_convolution(operator: Operator, tensors: Tensors) -> bool:
     """Whether this is Eq. (1), which needs no norm at all."""
-    alpha = tensors.get("alpha", operator.alpha)
-    return (
-        operator.h.name == "inner_product" and operator.g.name == "cosine" and not isinstance(alpha, Tensor) and alpha == 1
-    )
+    given = tensors.get("alpha")
+    alpha = operator.alpha if given is None else given
+    named = (operator.h.name, operator.g.name) == ("inner_product", "cosine")
+    return named and not isinstance(alpha, Tensor) and alpha == 1
 
 
 def pure_torch_needed() -> bool:

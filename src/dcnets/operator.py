@@ -145,6 +145,11 @@ class Operator:
         return "rho" in self.h.parameters
 
     @property
+    def weighted(self) -> bool:
+        """Whether f depends on ‖w‖."""
+        return self.weighting != "none" or "weight_norm" in self.h.parameters
+
+    @property
     def linear_in_x(self) -> bool:
         """Whether f is ⟨w, x⟩ times a number for each filter, so that an ordinary layer computes it."""
         return self.h.name in ("linear", "inner_product") and self.g.name == "cosine"

@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from dcnets.decoupled import Decoupled
 from dcnets.filters import alike, by_filter, decoupled_layers, joined, layout
+from dcnets.patches import norm
 
 
 @torch.no_grad()
@@ -26,8 +27,7 @@ def project_weights(model: nn.Module, scale: float = 1.0) -> None:
         own = [layer.weight for layer in layers]
         weights = joined(own)
         filters, axes = by_filter(weights, layers)
-        norm = (filters.square().sum(axes, keepdim=True) + layers[0].operator.eps).sqrt()
-        filters.mul_(scale / norm)
+        filters.mul_(scale / norm(filters, axes, layers[0].operator.eps))
         torch._foreach_copy_(own, weights.chunk(len(layers)))
 
 
@@ -84,8 +84,7 @@ class Weighting:
     def __call__(self, gradient: Tensor) -> Tensor:
         wide = torch.promote_types(gradient.dtype, torch.float32)
         filters, axes = by_filter(self.layer.weight.detach().to(wide), [self.layer])
-        norm = (filters.square().sum(axes, keepdim=True) + self.layer.operator.eps).sqrt()
-        weighted = by_filter(gradient.to(wide), [self.layer])[0] * norm
+        weighted = by_filter(gradient.to(wide), [self.layer])[0] * norm(filters, axes, self.layer.operator.eps)
         return weighted.flatten(0, 1).to(gradient.dtype)
 
 
@@ -135,12 +134,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 def decays(layer: Decoupled, key: str) -> bool:
     """Whether a decoupled layer's parameter is one that decay suits; `key` may be that of a parametrisation."""
     part = key.removeprefix("parametrizations.").split(".")[0]
-    return part == "bias" or (part in ("weight", "weight_g", "weight_v") and norm_acts(layer))
-
-
-def norm_acts(layer: Decoupled) -> bool:
-    """Whether f depends on ‖w‖."""
-    return layer.operator.weighting != "none" or "weight_norm" in layer.operator.h.parameters
+    return part == "bias" or (part in ("weight", "weight_g", "weight_v") and layer.operator.weighted)
 
 
 def check_scale(scale: float) -> None:
@@ -152,7 +146,7 @@ def check_scale(scale: float) -> None:
 def projectable(model: nn.Module) -> dict[str, Decoupled]:
     """The decoupled layers, each weight once, or a ValueError that names the layer whose filters cannot be rescaled."""
     for name, layer in model.named_modules():
-        if isinstance(layer, Decoupled) and norm_acts(layer):
+        if isinstance(layer, Decoupled) and layer.operator.weighted:
             raise ValueError(
                 f"{name or 'the model'} computes {layer.operator}, where ‖w‖ acts in the forward pass: its filters and "
                 "gradients are not to be rescaled; use an unweighted operator, or hand over the part of the model without it"

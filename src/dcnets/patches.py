@@ -183,8 +183,13 @@ def patch_norm(x: Tensor, patches: Patches, eps: float) -> Tensor:
     return (patches.sums(sums_of_squares(x, patches.groups)) + eps).sqrt().unsqueeze(2)
 
 
+def norm(t: Tensor, axes: Shape | int, eps: float) -> Tensor:
+    """√(Σt² + ε) over some axes, which are kept."""
+    return ((t * t).sum(axes, keepdim=True) + eps).sqrt()
+
+
 def normalise(weight: Tensor, patches: Patches, eps: float) -> tuple[Tensor, Tensor]:
     """ŵ = w/‖w‖ in the weight's layout and ‖w‖ = √(Σw² + ε), (groups, filters in a group, 1); float32 at least."""
     filters, axes = patches.filter_axes(weight.to(torch.promote_types(weight.dtype, torch.float32)))
-    norms = ((filters * filters).sum(axes, keepdim=True) + eps).sqrt()
+    norms = norm(filters, axes, eps)
     return (filters / norms).flatten(0, 1), norms.view(patches.groups, -1, 1)

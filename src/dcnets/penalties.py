@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dcnets.dispatch import pure_torch_needed
 from dcnets.filters import Layers, alike, as_weights, decoupled_layers, flat_filters, split_like
+from dcnets.patches import norm
 
 
 def orthonormal_penalty(model: nn.Module, normalised: bool = True) -> Tensor:
@@ -45,7 +46,7 @@ def definition(weights: Sequence[Tensor], batches: list[Layers], normalised: boo
     for layers, own in zip(batches, split_like(weights, batches), strict=True):
         filters = flat_filters(own, layers)
         if normalised:
-            filters = filters / (filters.square().sum(2, keepdim=True) + layers[0].operator.eps).sqrt()
+            filters = filters / norm(filters, 2, layers[0].operator.eps)
         gram = filters @ filters.mT
         aim = torch.diag_embed(gram.diagonal(0, 1, 2) if diagonal is None else gram.new_full(gram.shape[:2], diagonal))
         values.append((gram - aim).square().sum())
