@@ -844,9 +844,9 @@ def test_there_are_at_most_twenty_public_names_and_each_exists():
         assert name in dcnets.__all__
 
 
-def test_importing_dcnets_loads_torch_and_nothing_else():
+def test_importing_all_of_dcnets_loads_torch_and_nothing_else():
     code = (
-        "import sys, torch; before = set(sys.modules); import dcnets; "
+        "import sys, torch; before = set(sys.modules); from dcnets import *; "
         "print(*sorted({name.partition('.')[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names))); "
         "print(*(name for name in sys.modules if name.startswith('torch.') and name not in before))"
     )
@@ -854,3 +854,13 @@ def test_importing_dcnets_loads_torch_and_nothing_else():
     others, torch_parts = shown.splitlines()
     assert others == "dcnets"
     assert torch_parts == ""
+
+
+def test_importing_dcnets_alone_does_not_wait_for_torch():
+    code = "import sys, dcnets; assert 'torch' not in sys.modules; assert dcnets.convert and 'torch' in sys.modules"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+def test_an_unknown_name_is_no_attribute():
+    with pytest.raises(AttributeError, match="'dcnets' has no attribute 'DecoupledConv4d'"):
+        dcnets.DecoupledConv4d  # noqa: B018

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from dcnets.convert import hand_over, is_itself, plain_twin, refuse_unfit, replace
+from dcnets.conversion import hand_over, is_itself, plain_twin, refuse_unfit, replace
 from dcnets.decoupled import Decoupled
 from dcnets.dispatch import autocasts, compute, formula_of, matched, settle
 from dcnets.geometry import Geometry
