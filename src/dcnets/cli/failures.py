@@ -1,0 +1,88 @@
+"""What is told of an error, in one line, and the exit code that goes with it."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from dcnets.cli import EXTRA, needs
+from dcnets.experiments.signals import StoppedError
+from dcnets.naming import near_miss
+
+ERROR, USAGE, DIVERGED, INTERRUPTED = 1, 2, 3, 130
+"""Exit codes; a run that a signal ended exits with 128 + its number."""
+
+
+class Failure(click.ClickException):
+    """An error that is told in one line, with its exit code."""
+
+    def __init__(self, told: str, code: int = ERROR) -> None:
+        super().__init__(told)
+        self.exit_code = code  # type: ignore[misc]  # newer versions of click declare it for the class
+
+
+def failure(error: Exception) -> Failure | None:
+    """How an error is told, or None where it is a bug, whose traceback is needed."""
+    if isinstance(error, StoppedError):
+        return Failure(one_line(error), 128 + error.signal)
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in EXTRA:
+        return Failure(needs((error.name or "").partition(".")[0]))
+    if isinstance(error, OSError) and error.strerror:
+        return Failure(": ".join(str(part) for part in (error.filename, error.strerror) if part))
+    if isinstance(error, RuntimeError):
+        return failure_at_run(error)
+    expected = isinstance(error, ValueError | TypeError | OSError | ImportError)
+    return Failure(one_line(error)) if expected else None
+
+
+def failure_at_run(error: RuntimeError) -> Failure | None:
+    """The same for what only a run can meet; torch has been imported by then."""
+    from torch import OutOfMemoryError
+
+    from dcnets.experiments.checkpoint import CheckpointError
+
+    if isinstance(error, OutOfMemoryError):
+        return Failure(f"the GPU's memory is full ({one_line(error)}); --accumulate 2 or more needs less of it")
+    return Failure(one_line(error)) if isinstance(error, CheckpointError) else None
+
+
+def one_line(error: Exception) -> str:
+    """An error's message without line breaks."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def misuse(error: click.UsageError) -> str:
+    """What is told of wrong arguments: what came, what was probably meant, where to read more."""
+    command = error.ctx.command_path if error.ctx else "dcnets"
+    if isinstance(error, click.NoSuchOption):
+        close = " or ".join(error.possibilities or ())
+        return f"unknown option {error.option_name}; " + (f"did you mean {close}? " if close else "") + see(command)
+    if isinstance(error, click.MissingParameter):
+        return f"{error.format_message().rstrip('.').replace('Missing', 'missing', 1)}; {see(command)}"
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        return f"{error.param.opts[0]}: {error.message.rstrip('.')}; {see(command)}"
+    return error.message.rstrip(".")
+
+
+def see(command: str) -> str:
+    """Where all options stand."""
+    return f"see {command} --help"
+
+
+def unknown_command(name: str, commands: list[str], ctx: click.Context) -> click.UsageError:
+    """The error of a command that there is not."""
+    return click.UsageError(f"unknown command {name!r}; {near_miss(name, commands)}", ctx)
+
+
+def leads() -> bool:
+    """Whether this process speaks: the first one that torchrun started, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def tell(told: str, code: int) -> None:
+    """One line on stderr. Of several processes the first one speaks, and of errors others too: theirs may be their own."""
+    if leads():
+        click.echo(f"error: {told}" if code in (ERROR, USAGE) else told, err=True)
+    elif code == ERROR:
+        click.echo(f"error in process {os.environ['RANK']}: {told}", err=True)

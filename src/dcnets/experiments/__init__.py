@@ -1,0 +1,1 @@
+"""Everything that trains: may use more than torch."""

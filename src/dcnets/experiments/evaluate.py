@@ -1,0 +1,47 @@
+"""How well a network does on a test set: top-1 and top-5 accuracy and the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dcnets.experiments.update import arithmetic
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Shares of `count` images whose class was the first, or among the first five, and the mean cross-entropy."""
+
+    top1: float
+    top5: float
+    loss: float
+    count: int
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], precision: torch.dtype = torch.float32) -> Scores:
+    """Score a model in evaluation mode; its mode is put back afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    totals: Tensor | None = None
+    count = 0
+    try:
+        for x, y in batches:
+            with arithmetic(x.device, precision):
+                logits = model(x).float()
+            ranked = logits.topk(min(5, logits.shape[1])).indices == y[:, None]
+            loss = F.cross_entropy(logits, y, reduction="sum")
+            found = torch.stack([ranked[:, 0].sum(), ranked.sum(), loss.double()]).double()
+            totals = found if totals is None else totals + found
+            count += len(y)
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    if totals is None:
+        raise ValueError("evaluate got no batches; is the test set empty?")
+    top1, top5, loss_sum = totals.tolist()
+    return Scores(top1 / count, top5 / count, loss_sum / count, count)

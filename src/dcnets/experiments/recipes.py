@@ -1,0 +1,114 @@
+"""Every network–operator pair of the paper as a recipe, made from rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from dcnets.experiments.recipe import Recipe
+
+RADIAL = ("sphere", "ball", "tanh", "linear", "segmented", "log", "mixed")
+"""The seven magnitudes, in the order of the paper's tables."""
+
+IMAGENET: dict[str, Any] = {
+    "data": "folder", "optimiser": "sgd", "rate": 0.1, "weight_decay": 1e-4, "batch": 40, "iterations": 700_000,
+    "drops": (200_000, 375_000, 550_000), "label_smoothing": 0.0, "penalty": None, "pad": 0,
+}  # fmt: skip
+"""The authors' ImageNet run; crops come from the folder's own stream."""
+DIGITS: dict[str, Any] = {
+    "iterations": None, "epochs": 12.0, "schedule": "cosine", "bn_momentum": 0.05, "label_smoothing": 0.0, "pad": 0,
+    "flip": False, "warmup": 20, "rate": 2e-3,
+}  # fmt: skip
+"""Two-dimensional features of MNIST digits: ours, as the paper does not tell how its figures were trained."""
+SGD: dict[str, Any] = {"optimiser": "sgd", "rate": 0.1}
+"""Appendix F is not public: the usual rate and momentum, on the authors' schedule."""
+
+Row = tuple[str, dict[str, Any]]
+"""The name of a recipe after data set and network, and what it changes."""
+
+
+def operators(magnitudes: tuple[str, ...], angulars: tuple[str, ...]) -> Iterator[Row]:
+    """The ordinary network, then every pair."""
+    yield "", {}
+    for magnitude in magnitudes:
+        for angular in angulars:
+            yield f"-{magnitude}-{angular}", {"operator": f"{magnitude}-{angular}"}
+
+
+def variant(rows: Iterator[Row], suffix: str, **changes: Any) -> Iterator[Row]:
+    """Rows with a suffix and changes to each."""
+    for name, values in rows:
+        yield name + suffix, values | changes
+
+
+def table1() -> Iterator[Row]:
+    """TanhConv in ResNet-32: weighted operators, and how unweighted filters are trained."""
+    for weighting in ("linear", "product", "separate"):
+        yield f"-tanh-cosine-{weighting}", {"operator": f"tanh-cosine-{weighting}", "filters": "standard"}
+    for filters in ("standard", "weighted"):
+        yield f"-tanh-cosine-{filters}_gradients", {"operator": "tanh-cosine", "filters": filters}
+
+
+def table3() -> Iterator[Row]:
+    """CNN-9 with and without ReLU; the last also with ReLU after the fully connected layer alone."""
+    yield from operators(RADIAL, ("cosine", "square_cosine"))
+    yield from variant(operators(RADIAL, ("cosine", "square_cosine")), "-no_relu", relu=False)
+    yield "-no_relu-fc_relu", {"relu": False, "fc_relu": True}
+
+
+def table5() -> Iterator[Row]:
+    """The weight-normalised softmax."""
+    for operator in ("tanh-cosine", "linear-square_cosine"):
+        yield f"-{operator}-normalised", {"operator": operator, "normalised_classifier": True}
+
+
+def rows() -> Iterator[tuple[str, str, Iterator[Row], dict[str, Any]]]:
+    """(data set, network, rows, what all of them change) of each table and figure."""
+    angulars = ("linear", "cosine", "square_cosine")
+    yield "cifar100", "resnet32", table1(), {}
+    yield "cifar100", "cnn9", variant(operators(("linear", "tanh", "segmented"), angulars), "-no_bn", batch_norm=False), {}
+    yield "cifar100", "cnn9", table3(), {}
+    yield "cifar100", "resnet32", operators(RADIAL, angulars), {}
+    yield "cifar100", "resnet32", table5(), {}
+    yield "cifar10", "resnet32", table5(), {}
+    yield "cifar10", "resnet32", operators((), ()), {}
+    imagenet = ("sphere", "linear", "tanh")
+    yield "imagenet", "resnet18", operators(imagenet, ("cosine",)), IMAGENET
+    yield "imagenet", "resnet18_modified", operators(imagenet, ("cosine",)), IMAGENET
+    yield "imagenet", "resnet18_modified", variant(operators(imagenet, ("cosine",)), "-no_bn", batch_norm=False), IMAGENET
+    attacked = ("sphere", "ball", "tanh")
+    yield "cifar10", "cnn9_attack", variant(operators(attacked, ("cosine",)), "", filters="standard", penalty=None), {}
+    yield "mnist", "features2d", operators(attacked, ("cosine",)), DIGITS
+    yield "mnist-subset", "features2d", operators(attacked, ("cosine",)), DIGITS
+
+
+@cache
+def recipes() -> dict[str, Recipe]:
+    """All recipes by name; each CIFAR one also trained by SGD."""
+    found: dict[str, Recipe] = {}
+    for data, network, lines, common in rows():
+        for suffix, values in lines:
+            fields = {"data": data, **common, "network": network, **values}
+            variants = {"": {}, "-sgd": SGD} if data.startswith("cifar") else {"": {}}
+            for ending, changes in variants.items():
+                name = f"{data}-{network}{suffix}{ending}"
+                found[name] = Recipe(name=name, **{**fields, **changes})
+    return found
+
+
+def get(name: str) -> Recipe:
+    """A recipe by its name."""
+    if name not in recipes():
+        close = difflib.get_close_matches(name, recipes(), n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+        raise ValueError(f"unknown recipe {name!r}; {hint}`dcnets recipes` lists all {len(recipes())}")
+    return recipes()[name]
+
+
+def changed(recipe: Recipe) -> dict[str, Any]:
+    """The fields in which a recipe differs from the authors' CIFAR run."""
+    usual = dataclasses.asdict(Recipe(name=recipe.name))
+    return {name: value for name, value in dataclasses.asdict(recipe).items() if value != usual[name]}

@@ -1,0 +1,287 @@
+"""`fit`: train a network by a recipe, from the start or from where its folder says that it was."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dcnets import project_weights, weighted_gradients
+from dcnets.decoupled import Decoupled
+from dcnets.experiments import checkpoint
+from dcnets.experiments.data.source import Source
+from dcnets.experiments.distributed import Team
+from dcnets.experiments.evaluate import Scores, evaluate
+from dcnets.experiments.fitting import refuse_other_recipe
+from dcnets.experiments.metrics import Metrics
+from dcnets.experiments.optimizer_state import flatten_optimizer, restore_optimizer
+from dcnets.experiments.progress import Progress
+from dcnets.experiments.recipe import Recipe
+from dcnets.experiments.schedule import Schedule
+from dcnets.experiments.signals import StoppedError, Wish, watched
+from dcnets.experiments.update import Update, make_optimiser, set_rate
+from dcnets.optim import projectable
+
+Batches = Iterable[tuple[Tensor, Tensor]]
+LOOK = 0.5
+"""Seconds from one look at the totals, which waits for the device, to the next."""
+LOOK_TOGETHER = 20
+"""Updates from one agreement of several processes to the next on whether to look, save or stop."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run is carried out; none of it changes what is computed, but for rounding."""
+
+    compiled: bool = False
+    captured: bool = False
+    pieces: int = 1
+    sync_bn: bool = False
+    sync_radius: bool = False
+    save_seconds: float = 60.0
+    fresh: bool = False
+    quiet: bool = False
+    tensorboard: bool = False
+
+
+@dataclass
+class Outcome:
+    """What came of a run: the last test's scores, every test by step, and whether and how it diverged."""
+
+    recipe: Recipe
+    steps: int
+    scores: Scores | None
+    history: list[dict[str, Any]]
+    seconds: float
+    preparation: float
+    divergence: str | None = None
+
+
+def fit(
+    model: nn.Module, source: Source, recipe: Recipe, test: Callable[[], Batches] | None = None, *,
+    folder: Path | None = None, device: torch.device | str = "cpu", precision: torch.dtype = torch.float32,
+    team: Team | None = None, settings: Settings | None = None,
+) -> Outcome:  # fmt: skip
+    """Train `model` on `source` as the recipe says; what it was given is what it gives back, trained.
+
+    `test()` yields the test set in batches. With a `folder` the run writes metrics and checkpoints there, and goes on from
+    the newest checkpoint if there is one. Ctrl-C or SIGTERM saves and raises `StoppedError`. A loss that is not finite ends
+    the run; `Outcome.divergence` then tells where.
+    """
+    with watched() as wish:
+        training = Training(
+            model, source, recipe, test, folder, torch.device(device), precision, team or Team(), settings or Settings()
+        )
+        return training.run(wish)
+
+
+class Training:
+    """A run on its way: model, optimiser, schedule, the number of updates done, and the clock."""
+
+    def __init__(
+        self, model: nn.Module, source: Source, recipe: Recipe, test: Callable[[], Batches] | None, folder: Path | None,
+        device: torch.device, precision: torch.dtype, team: Team, settings: Settings,
+    ) -> None:  # fmt: skip
+        self.model, self.source, self.recipe, self.test = model, source, recipe, test
+        self.folder, self.team, self.settings, self.precision, self.device = folder, team, settings, precision, device
+        decoupled = any(isinstance(module, Decoupled) for module in model.modules())
+        self.projects = decoupled and recipe.filters == "projected"
+        if self.projects:
+            projectable(model)  # refuses now what could not be projected later
+        if decoupled and recipe.filters == "weighted":
+            weighted_gradients(model)
+        self.total = recipe.length(source.batches)
+        self.test_every = max(1, round(recipe.evaluate_every * source.batches))
+        self.schedule, self.rate = Schedule(recipe, self.total), recipe.rate
+        self.optimiser = make_optimiser(model, recipe, device)
+        self.update = Update(
+            model, source, self.optimiser, recipe, device=device, team=team, precision=precision, pieces=settings.pieces,
+            compiled=settings.compiled, sync_bn=settings.sync_bn,
+        )  # fmt: skip
+        self.step, self.seconds, self.mark = 0, 0.0, 0.0
+        self.history: list[dict[str, Any]] = []
+        self.scores: Scores | None = None
+        self.shown = torch.zeros(3, dtype=torch.float64)
+        self.metrics = Metrics(folder, tensorboard=settings.tensorboard) if folder and team.leads else None
+
+    def run(self, wish: Wish) -> Outcome:
+        """Go on to the end, to a loss that is not finite, or to a signal."""
+        begin = time.perf_counter()
+        note, divergence = self.resume()
+        if self.settings.captured:
+            self.source.begin(0)
+            self.update.capture()
+        self.update.count.fill_(self.step)
+        preparation = time.perf_counter() - begin
+        images = self.settings.pieces * self.source.batch_size * self.team.world
+        quiet = self.settings.quiet or not self.team.leads
+        with Progress(self.recipe.name, self.total, images_per_step=images, quiet=quiet) as self.progress:
+            for line in note:
+                self.progress.note(line)
+            self.progress.update(self.step)
+            divergence = divergence or self.walk(wish)
+        if self.scores is None and self.test is not None and self.team.leads and divergence is None:
+            self.scores = evaluate(self.model, self.test(), self.precision)  # the run had ended before
+        return Outcome(self.recipe, self.step, self.scores, self.history, self.seconds, preparation, divergence)
+
+    def walk(self, wish: Wish) -> str | None:
+        """Update after update; what is told of a loss that is not finite, or None at the end."""
+        self.model.train()
+        self.mark = looked = saved = time.perf_counter()
+        self.source.begin(*divmod(self.step, self.source.batches))
+        while self.step < self.total:
+            if self.step % self.source.batches == 0:
+                self.source.begin(self.step // self.source.batches)
+            self.set_rate()
+            self.update()
+            self.step += 1
+            if self.projects and self.step % self.recipe.project_every == 0:
+                project_weights(self.model)
+            tests, now = self.step % self.test_every == 0 or self.step == self.total, time.perf_counter()
+            look, save, stop = self.agreed(
+                now - looked >= LOOK, now - saved >= self.settings.save_seconds, wish.signal is not None
+            )
+            if tests or look or save or stop:
+                looked = time.perf_counter()
+                if divergence := self.look():
+                    self.save(divergence)
+                    return divergence
+            if tests:
+                self.examine()
+            if save or stop or self.step == self.total:
+                self.save()
+                saved = time.perf_counter()
+            if stop and self.step < self.total:
+                raise StoppedError(wish.signal or 0, f"stopped after {self.step} of {self.total} updates; {self.where()}")
+        return None
+
+    def agreed(self, *wishes: bool) -> tuple[bool, ...]:
+        """What any process wishes, asked now and then; a process alone need not ask."""
+        if self.team.world == 1:
+            return wishes
+        return self.team.any(*wishes) if self.step % LOOK_TOGETHER == 0 else (False,) * len(wishes)
+
+    def set_rate(self) -> None:
+        """Tell the optimiser this update's rate, where it has changed."""
+        rate = self.schedule.rate(self.step)
+        if rate != self.rate:
+            set_rate(self.optimiser, rate)
+            self.rate = rate
+
+    def look(self) -> str | None:
+        """Wait for the device, show loss and accuracy since the last look; what is told if the loss is not finite."""
+        totals, diverged = self.update.totals.cpu(), int(self.update.diverged)
+        self.seconds += time.perf_counter() - self.mark
+        self.mark = time.perf_counter()
+        if diverged >= 0:
+            self.step = diverged + 1
+            return f"the loss of update {self.step} was not finite; {largest(self.model)}"
+        loss, hits, images = (totals - self.shown).tolist()
+        if images:
+            self.progress.update(self.step, loss=loss / images, accuracy=hits / images, rate=self.rate)
+        self.shown = totals
+        return None
+
+    def examine(self) -> None:
+        """Test, write the metrics since the last test, and let the schedule see the training loss."""
+        loss, hits, images = self.shown.tolist()
+        row: dict[str, Any] = {
+            "epoch": self.step / self.source.batches, "rate": self.rate, "loss": loss / images, "accuracy": hits / images,
+        }  # fmt: skip
+        self.schedule.observe(row["loss"])
+        if self.test is not None and self.team.leads:
+            self.scores = evaluate(self.model, self.test(), self.precision)
+            row |= {f"test_{name}": value for name, value in asdict(self.scores).items() if name != "count"}
+            if not self.settings.quiet:
+                self.progress.note(told(row))
+        self.team.wait()
+        row["seconds"] = self.seconds
+        self.history.append({"step": self.step, **row})
+        if self.metrics:
+            self.metrics.write(self.step, **row)
+        self.update.totals.zero_()
+        self.shown.zero_()
+        self.mark = time.perf_counter()
+
+    def where(self) -> str:
+        """What is told of the place of the checkpoint."""
+        return f"the state is in {self.folder}: the same command goes on" if self.folder else "nothing was saved: no folder"
+
+    def save(self, divergence: str | None = None) -> None:
+        """Write a checkpoint; every process hands in its random state, the first one writes."""
+        if self.folder is None:
+            return
+        random = {"random.cpu": self.team.stacked(torch.get_rng_state())}
+        if self.device.type == "cuda":
+            random["random.cuda"] = self.team.stacked(torch.cuda.get_rng_state(self.device))
+        if self.team.leads:
+            moments, optimiser = flatten_optimizer(self.optimiser, self.model.named_parameters())
+            tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+            tensors |= {f"optimiser.{name}": tensor for name, tensor in moments.items()}
+            tensors |= {"totals": self.update.totals, **random}
+            state = {
+                "recipe": asdict(self.recipe), "optimiser": optimiser, "schedule": self.schedule.state(),
+                "history": self.history, "seconds": self.seconds, "divergence": divergence,
+            }  # fmt: skip
+            checkpoint.save(self.folder, self.step, tensors, state)
+        self.mark = time.perf_counter()
+
+    def resume(self) -> tuple[list[str], str | None]:
+        """Go to where the newest checkpoint was written; what is told of it, and its divergence."""
+        if self.folder is None:
+            return [], None
+        if self.settings.fresh and self.team.leads:
+            checkpoint.discard(self.folder)
+        self.team.wait()
+        found = checkpoint.latest(self.folder)
+        if found is not None:
+            refuse_other_recipe(found, asdict(self.recipe))
+        if self.metrics:
+            self.metrics.truncate(found.step if found else -1)
+        if found is None:
+            return [], None
+        notes = [note for note in (found.note, f"going on after update {found.step} of {self.total}") if note]
+        tensors = found.tensors
+        self.model.load_state_dict(part(tensors, "model."))
+        moments = part(tensors, "optimiser.")
+        restore_optimizer(self.optimiser, self.model.named_parameters(), moments, found.state["optimiser"])
+        self.schedule.restore(found.state["schedule"])
+        self.step, self.seconds, self.history = found.step, found.state["seconds"], found.state["history"]
+        self.update.totals.copy_(tensors["totals"])
+        self.shown = tensors["totals"].clone()
+        if len(tensors["random.cpu"]) != self.team.world:
+            return [*notes, "another number of processes: dropout goes on from another random state"], None
+        torch.set_rng_state(tensors["random.cpu"][self.team.rank].clone())  # a view would be misaligned
+        if "random.cuda" in tensors and self.device.type == "cuda":
+            torch.cuda.set_rng_state(tensors["random.cuda"][self.team.rank].clone(), self.device)
+        return notes, found.state["divergence"]
+
+
+def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def told(row: dict[str, Any]) -> str:
+    """A test in one line."""
+    return (
+        f"epoch {row['epoch']:.4g}: loss {row['loss']:.4f}, test error {1 - row['test_top1']:.2%}, "
+        f"top-5 error {1 - row['test_top5']:.2%}"
+    )
+
+
+def largest(model: nn.Module) -> str:
+    """The layer whose weights have the largest norm, in words; one that is not finite counts as largest."""
+    norms = {
+        name or "the model": float(torch.linalg.vector_norm(module.weight.detach().float()))
+        for name, module in model.named_modules()
+        if isinstance(getattr(module, "weight", None), Tensor)
+    }
+    name = max(norms, key=lambda layer: norms[layer] if math.isfinite(norms[layer]) else math.inf)
+    return f"the largest weights were those of {name}, of norm {norms[name]:.3g}"

@@ -1,0 +1,54 @@
+"""The weights of a checkpoint, found by its folder or file and put into a network that they fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from dcnets.experiments import checkpoint
+from dcnets.experiments.checkpoint import NAME, Checkpoint, CheckpointError
+from dcnets.experiments.tensor_file import DamagedError
+
+PREFIX = "model."
+"""What the names of a network's tensors begin with in a checkpoint."""
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """The newest good checkpoint of a folder, or the one in a file."""
+    if path.is_dir():
+        newest = checkpoint.latest(path)
+        if newest is None:
+            raise CheckpointError(
+                f"{path} holds no checkpoint; give the folder of a run, or a file step-….safetensors in it"
+            )
+        return newest
+    if not NAME.fullmatch(path.name):
+        raise CheckpointError(f"{path} is no checkpoint, whose name is step-….safetensors; give that, or its folder")
+    try:
+        return checkpoint.load(path)
+    except DamagedError as error:
+        raise CheckpointError(f"{path} {error}; give its folder, whose newest good checkpoint is then taken") from error
+
+
+def weights(found: Checkpoint) -> dict[str, Tensor]:
+    """The network's tensors by their names in it."""
+    return {name.removeprefix(PREFIX): tensor for name, tensor in found.tensors.items() if name.startswith(PREFIX)}
+
+
+def load_weights(model: nn.Module, found: Checkpoint) -> None:
+    """Put the checkpoint's weights into a network; those of an ordinary one fit its decoupled twin, whose radii stay."""
+    try:
+        model.load_state_dict(weights(found))
+    except RuntimeError as error:
+        problems = [line.strip().rstrip(".") for line in str(error).splitlines()[1:]]
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+        raise CheckpointError(
+            f"the weights in {found.path} do not fit the network: {problems[0]}{more}; "
+            "start from a run with the same network, data set and operator, or from its ordinary twin"
+        ) from None
+
+
+def start_from(model: nn.Module, path: Path) -> None:
+    """Begin with the weights of another run: a trained ordinary network, one converted, or the same one."""
+    load_weights(model, open_checkpoint(path))
