@@ -81,7 +81,7 @@ def test_a_captured_run_goes_on_from_its_checkpoint(digits, tmp_path):
     whole, first = trained(digits, recipe, CAPTURED, folder=tmp_path / "whole", dropout=0.0)
     from dcnets.experiments import checkpoint
 
-    class Enough(Exception):
+    class EnoughError(Exception):
         pass
 
     saved = checkpoint.save
@@ -90,10 +90,10 @@ def test_a_captured_run_goes_on_from_its_checkpoint(digits, tmp_path):
         def save(folder, step, tensors, state):
             saved(folder, step, tensors, state)
             if step >= 10:
-                raise Enough
+                raise EnoughError
 
         patch.setattr(checkpoint, "save", save)
-        with pytest.raises(Enough):
+        with pytest.raises(EnoughError):
             trained(
                 digits, recipe, Settings(quiet=True, captured=True, save_seconds=0.0), folder=tmp_path / "cut", dropout=0.0
             )
