@@ -1,5 +1,6 @@
 """Learning rates: fixed steps, plateau, cosine, warm-up."""
 
+import itertools
 import json
 import math
 
@@ -27,7 +28,7 @@ def test_cosine_falls_from_the_rate_to_zero():
     schedule = Schedule(tiny_recipe(rate=2.0, schedule="cosine", warmup=10), 110)
     assert rates(schedule, (10, 60, 110)) == pytest.approx([2.0, 1.0, 0.0], abs=1e-12)
     falling = rates(schedule, range(10, 111))
-    assert all(a > b for a, b in zip(falling, falling[1:], strict=False))
+    assert all(a > b for a, b in itertools.pairwise(falling))
 
 
 def test_a_plateau_divides_after_patience_and_a_lower_loss_resets_it():

@@ -198,7 +198,7 @@ def without_time(rows):
 
 def test_a_plateau_is_remembered(digits, tmp_path):
     recipe = tiny_recipe(schedule="plateau", patience=1, rate=1e-8, iterations=40, evaluate_every=0.5)
-    undisturbed, whole = trained(digits, recipe)
+    _, whole = trained(digits, recipe)
     assert whole.history[-1]["rate"] < 1e-9
     model = tiny_model()
     torch.manual_seed(1)
@@ -291,7 +291,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_at_its_step_with_the_weights_bef
     assert f"those of {largest}, of norm {norms[largest].item():.3g}" in outcome.divergence
     saved = checkpoint.latest(tmp_path)
     assert saved.state["divergence"] == outcome.divergence
-    again, told = trained(digits, recipe, model=nn.Sequential(*tiny_model(), Bomb(11)), folder=tmp_path)
+    _, told = trained(digits, recipe, model=nn.Sequential(*tiny_model(), Bomb(11)), folder=tmp_path)
     assert told.divergence == outcome.divergence
 
 

@@ -14,7 +14,11 @@ from dcnets.experiments.data.resident import in_order
 from dcnets.experiments.data.sets import Split
 from dcnets.experiments.train import Settings, fit
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),  # float32 is compared here
+    pytest.mark.filterwarnings("ignore:Online softmax is disabled:UserWarning"),
+]
 DEVICE = torch.device("cuda", 0)
 EAGER, CAPTURED = Settings(quiet=True), Settings(quiet=True, captured=True)
 COMPILED = Settings(quiet=True, captured=True, compiled=True)

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from dcnets.cli.failures import INTERRUPTED, Failure, failure, misuse, tell, unknown_command
+from dcnets.cli.failures import INTERRUPTED, Failure, Misuse, failure, misuse, tell
+from dcnets.naming import near_miss
 
 TRACEBACK = "dcnets.traceback"
 
@@ -57,7 +58,7 @@ class Program(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if not args[0].startswith("-") and args[0] not in self.commands and not ctx.resilient_parsing:
-            raise unknown_command(args[0], list(self.commands), ctx)
+            raise Misuse(f"unknown command {args[0]!r}; {near_miss(args[0], self.commands)}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

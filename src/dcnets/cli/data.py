@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from dcnets.cli.command import Command
+from dcnets.cli.failures import Misuse
 from dcnets.cli.output import show
 from dcnets.cli.words import FOLDER, Word
 from dcnets.experiments.data.catalogue import CATALOGUE, STREAMS, names
@@ -33,7 +34,7 @@ def data(name: str | None, folder: Path | None, wanted: bool, verify: bool) -> N
     if wanted:
         if name is None or not (CATALOGUE[name].files if name in CATALOGUE else ()):
             fetched = ", ".join(each for each, entry in CATALOGUE.items() if entry.files)
-            raise click.UsageError(f"--download fetches one of {fetched}; name it")
+            raise Misuse(f"--download fetches one of {fetched}; name it")
         if found(name, folder) is None:
             download(name, folder)
     if name is None:

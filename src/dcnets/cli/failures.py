@@ -8,7 +8,6 @@ import click
 
 from dcnets.cli import EXTRA, needs
 from dcnets.experiments.signals import StoppedError
-from dcnets.naming import near_miss
 
 ERROR, USAGE, DIVERGED, INTERRUPTED = 1, 2, 3, 130
 """Exit codes; a run that a signal ended exits with 128 + its number."""
@@ -20,6 +19,10 @@ class Failure(click.ClickException):
     def __init__(self, told: str, code: int = ERROR) -> None:
         super().__init__(told)
         self.exit_code = code  # type: ignore[misc]  # newer versions of click declare it for the class
+
+
+class Misuse(click.UsageError):
+    """Wrong arguments, with a message that needs no more words."""
 
 
 def failure(error: Exception) -> Failure | None:
@@ -54,25 +57,29 @@ def one_line(error: Exception) -> str:
 
 def misuse(error: click.UsageError) -> str:
     """What is told of wrong arguments: what came, what was probably meant, where to read more."""
-    command = error.ctx.command_path if error.ctx else "dcnets"
+    told, parameter = error.message.rstrip("."), getattr(error, "param", None)
+    if isinstance(error, Misuse):
+        return error.message
     if isinstance(error, click.NoSuchOption):
-        close = " or ".join(error.possibilities or ())
-        return f"unknown option {error.option_name}; " + (f"did you mean {close}? " if close else "") + see(command)
-    if isinstance(error, click.MissingParameter):
-        return f"{error.format_message().rstrip('.').replace('Missing', 'missing', 1)}; {see(command)}"
-    if isinstance(error, click.BadParameter) and error.param is not None:
-        return f"{error.param.opts[0]}: {error.message.rstrip('.')}; {see(command)}"
-    return error.message.rstrip(".")
+        close = f"did you mean {error.possibilities[0]}? " if error.possibilities else ""
+        return f"unknown option {error.option_name}; {close}{see(error)}"
+    if isinstance(error, click.MissingParameter) and parameter is not None:
+        such_as = parameter.type.get_missing_message(parameter, error.ctx)
+        name = parameter.human_readable_name.upper() if is_argument(parameter) else parameter.opts[0]
+        return f"missing {name}{such_as or ''}; {see(error)}"
+    if isinstance(error, click.BadParameter) and parameter is not None and not is_argument(parameter):
+        return f"{parameter.opts[0]}: {told}; {see(error)}"
+    return f"{told[:1].lower()}{told[1:]}; {see(error)}"
 
 
-def see(command: str) -> str:
+def is_argument(parameter: click.Parameter) -> bool:
+    """Whether a parameter has its place and no name."""
+    return isinstance(parameter, click.Argument)
+
+
+def see(error: click.UsageError) -> str:
     """Where all options stand."""
-    return f"see {command} --help"
-
-
-def unknown_command(name: str, commands: list[str], ctx: click.Context) -> click.UsageError:
-    """The error of a command that there is not."""
-    return click.UsageError(f"unknown command {name!r}; {near_miss(name, commands)}", ctx)
+    return f"see {error.ctx.command_path if error.ctx else 'dcnets'} --help"
 
 
 def leads() -> bool:

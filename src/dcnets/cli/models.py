@@ -8,17 +8,27 @@ import click
 
 from dcnets.cli.command import Command
 from dcnets.cli.output import show
+from dcnets.cli.words import Word
+from dcnets.naming import choose
 
 if TYPE_CHECKING:
     from torch import nn
 
     from dcnets.models.network import Network
 
+
+def known(name: str) -> str:
+    """The name of a network."""
+    from dcnets.models.catalogue import names
+
+    return choose("network", name, names())
+
+
 EXAMPLES = ("dcnets models resnet32",)
 
 
 @click.command(cls=Command, short_help="List the networks.", examples=EXAMPLES)
-@click.argument("name", required=False)
+@click.argument("name", type=Word("network", known, tuple), required=False)
 def models(name: str | None) -> None:
     """List the networks, or the layers of the network NAME.
 

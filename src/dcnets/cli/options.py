@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from dcnets.cli.command import SectionOption
+from dcnets.cli.failures import Misuse
 from dcnets.cli.words import FOLDER, count, one_of
 from dcnets.experiments.data.catalogue import STREAMS
 from dcnets.experiments.recipe import Recipe
@@ -63,9 +64,7 @@ def stream_values(values: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
     given = {name: value for name, value in streamed.items() if value is not None}
     if given and recipe.data not in STREAMS:
         name = next(iter(given)).replace("_", "-")
-        raise click.UsageError(
-            f"--{name} is for data sets {' and '.join(STREAMS)}, and {recipe.data} lies in memory; leave it out"
-        )
+        raise Misuse(f"--{name} is for data sets {' and '.join(STREAMS)}, and {recipe.data} lies in memory; leave it out")
     return given
 
 

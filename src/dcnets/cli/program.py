@@ -17,6 +17,7 @@ from dcnets.cli.train import train
 
 @click.group(
     cls=Program,
+    invoke_without_command=True,
     context_settings={
         "help_option_names": ["-h", "--help"],
         "max_content_width": 100,
@@ -24,13 +25,16 @@ from dcnets.cli.train import train
     },
 )
 @click.version_option(dcnets.__version__, message="dcnets %(version)s")
-def program() -> None:
+@click.pass_context
+def program(ctx: click.Context) -> None:
     """Train, test and convert decoupled networks.
 
     To begin with, dcnets train mnist-subset-features2d-tanh-cosine: its data is inside the package.
 
     Exit codes: 0 done, 1 error, 2 wrong arguments, 3 diverged, 128 + n stopped by signal n.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 for command in (train, evaluate, convert, bench, models, recipes, data):

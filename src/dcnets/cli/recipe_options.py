@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from dcnets.cli.command import SectionOption
+from dcnets.cli.failures import Misuse
 from dcnets.cli.words import field
 from dcnets.experiments.recipe import NOTHING, Recipe, kind_of, optional, words
 
@@ -54,7 +55,7 @@ def changed(recipe: Recipe, fields: dict[str, Any], start: Path | None = None) -
     try:
         new = recipe.override(fields)
     except (ValueError, TypeError) as error:
-        raise click.UsageError(str(error), click.get_current_context()) from None
+        raise Misuse(str(error)) from None
     if "name" in fields:
         return new
     differs = {name: getattr(new, name) for name in fields if getattr(new, name) != getattr(recipe, name)}

@@ -46,7 +46,7 @@ EXAMPLES = (
 @click.option("--save-seconds", type=click.FLOAT, default=60.0, metavar="NUMBER", show_default=True,
               help="Time from one checkpoint to the next.")  # fmt: skip
 @click.option("--threads", type=count("--threads"), metavar="N", help="Threads of a process on the CPU.")
-@click.option("--quiet", is_flag=True, help="No bar; a line for each test.")
+@click.option("--quiet", is_flag=True, help="Nothing but the summary.")
 @click.option("--tensorboard", is_flag=True, help="Write the metrics for TensorBoard too.")
 @stream_options(training=True)
 @recipe_options

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from dcnets.cli.failures import Misuse
 from dcnets.experiments import recipe, recipes
 from dcnets.experiments.recipe import Recipe
 from dcnets.naming import choose
@@ -30,7 +31,7 @@ class Word(click.ParamType):  # type: ignore[type-arg]  # generic in some versio
         try:
             return self.read(value)
         except ValueError as error:
-            raise click.UsageError(str(error), ctx) from None
+            raise Misuse(str(error)) from None
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(word) for word in self.known() if word.startswith(incomplete)]
@@ -43,7 +44,7 @@ class RecipeName(Word):
         super().__init__("recipe", recipes.get, recipes.recipes)
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        return "Such as mnist-subset-features2d, whose data is inside the package; dcnets recipes lists all"
+        return ", such as mnist-subset-features2d, whose data is inside the package; dcnets recipes lists all"
 
 
 def one_of(name: str, *words: str) -> Word:

@@ -85,11 +85,10 @@ class Timed:
             model.train(), self.source, make_optimiser(model, recipe, device), recipe, device=device, team=Team(),
             precision=chosen_precision(recipe, device), compiled=compiled,
         )  # fmt: skip
-        self.source.begin(0)
         if captured:
             self.update.capture()
-        else:
-            self.update()
+        self.source.begin(0)
+        self.update()
         self.peak_mib = (torch.cuda.max_memory_allocated(device) - self.before) / 2**20 if device.type == "cuda" else None
 
     @property

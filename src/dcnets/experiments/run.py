@@ -21,7 +21,7 @@ from dcnets.experiments.distributed import Team, join
 from dcnets.experiments.recipe import Recipe
 from dcnets.experiments.train import Batches, Outcome, Settings, fit
 from dcnets.experiments.weights import start_from
-from dcnets.models.catalogue import NETWORKS, create
+from dcnets.models.catalogue import NETWORKS, create, keywords
 
 TEST_BATCH = 1000
 STREAMED_TEST_BATCH = 100
@@ -60,7 +60,7 @@ def build_model(recipe: Recipe, dataset: Dataset | Stream, sync: bool = False) -
     """The recipe's network for a data set, its weights drawn from the recipe's seed."""
     own = {"width": recipe.width, "fc_relu": recipe.fc_relu}
     options: dict[str, Any] = {name: value for name, value in own.items() if value is not None}
-    if recipe.network in NETWORKS and "image_size" in NETWORKS[recipe.network].keywords:
+    if recipe.network in NETWORKS and "image_size" in keywords(NETWORKS[recipe.network].build):
         options["image_size"] = dataset.size
     if sync:
         options["sync"] = True

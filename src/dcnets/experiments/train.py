@@ -115,7 +115,6 @@ class Training:
         begin = time.perf_counter()
         note, divergence = self.resume()
         if self.settings.captured:
-            self.source.begin(0)
             self.update.capture()
         self.update.count.fill_(self.step)
         preparation = time.perf_counter() - begin

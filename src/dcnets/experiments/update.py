@@ -113,15 +113,17 @@ class Update:
     def capture(self) -> None:
         """Record the update as a CUDA graph; model, optimiser and random state end as they began.
 
-        The source must stand at the beginning of an epoch; afterwards it has to be set anew.
+        Afterwards the source has to be told anew where to begin.
         """
         before = Snapshot(self.model, self.optimiser, self.device)
         side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side):
             for _ in range(WARM_UP):
+                self.source.begin(0)
                 self.run()
         torch.cuda.current_stream(self.device).wait_stream(side)
+        self.source.begin(0)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self.run()

@@ -38,15 +38,23 @@ def weights(found: Checkpoint) -> dict[str, Tensor]:
 
 def load_weights(model: nn.Module, found: Checkpoint) -> None:
     """Put the checkpoint's weights into a network; those of an ordinary one fit its decoupled twin, whose radii stay."""
+    came = weights(found)
     try:
-        model.load_state_dict(weights(found))
-    except RuntimeError as error:
-        problems = [line.strip().rstrip(".") for line in str(error).splitlines()[1:]]
-        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+        model.load_state_dict(came)
+    except RuntimeError:
         raise CheckpointError(
-            f"the weights in {found.path} do not fit the network: {problems[0]}{more}; "
-            "start from a run with the same network, data set and operator, or from its ordinary twin"
+            f"the weights in {found.path} do not fit the network: {difference(came, model.state_dict())}; "
+            "take those of the same network, data set and operator, or of its ordinary twin"
         ) from None
+
+
+def difference(came: dict[str, Tensor], own: dict[str, Tensor]) -> str:
+    """The first thing in which weights are not those of a network."""
+    for name in came.keys() & own.keys():
+        if came[name].shape != own[name].shape:
+            return f"{name} is {tuple(came[name].shape)}, expected {tuple(own[name].shape)}"
+    strange, lacking = [sorted(one.keys() - other.keys()) for one, other in ((came, own), (own, came))]
+    return f"{strange[0]} is not of this network" if strange else f"{lacking[0]} is not among them"
 
 
 def start_from(model: nn.Module, path: Path) -> None:
