@@ -1,37 +1,41 @@
-"""The demo: every h and g plotted, small decoupled networks beside their plain twins, and one page that shows it all."""
+"""The demo: three networks with two features trained on real digits, and one page that shows what they learn."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 try:
     import rich.box
     import torch
-    from curves import angular_curves, magnitude_curves
-    from digits import CONTESTANTS, GOAL, Contestant, Data, Run, compare_steps, load, train
-    from page import write_page
+    from features import RECIPES, Run, recipe_for, train
+    from page import cells, heads, write_page
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
 except ModuleNotFoundError as missing:
     raise SystemExit(
         f"the demo needs {str(missing.name).partition('.')[0]}, which is not installed; run: pip install dcnets[demo]"
     ) from None
 
+from dcnets.experiments.signals import StoppedError
+
 FOLDER = Path(__file__).resolve().parents[1] / "demo"
 
 
-def read_arguments() -> argparse.Namespace:
+def read_arguments(words: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=10, help="epochs for each network (default: %(default)s)")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--epochs", type=int, help="epochs for each network (default: those of its recipe)")
+    length.add_argument("--quick", action="store_true", help="a few updates for each network, to see that everything works")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and order (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder for the page (default: demo/ beside examples/)")
-    arguments = parser.parse_args()
-    if arguments.epochs < 1:
-        parser.error(f"--epochs must be at least 1, got {arguments.epochs}")
+    arguments = parser.parse_args(words)
+    for name, least in (("epochs", 1), ("seed", 0)):
+        value = getattr(arguments, name)
+        if value is not None and value < least:
+            parser.error(f"--{name} must be at least {least}, got {value}")
     try:
         arguments.out.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
@@ -39,68 +43,38 @@ def read_arguments() -> argparse.Namespace:
     return arguments
 
 
-def train_all(console: Console, data: Data, epochs: int) -> list[Run]:
-    """Train every network; a bar for each on a terminal, a line for each elsewhere."""
-    console.print(f"training {len(CONTESTANTS)} networks on {len(data.x)} digits, testing on {len(data.x_test)} others")
-    if console.is_terminal:
-        runs = with_bars(console, epochs, lambda contestant, report: train(contestant, data, epochs, report))
-    else:
-        runs = [with_line(console, train(contestant, data, epochs, lambda run: None)) for contestant in CONTESTANTS]
-    console.print("timing their steps, in turns")
-    compare_steps(runs, data)
+def train_all(console: Console, seed: int, epochs: int | None, quick: bool) -> list[Run]:
+    """Train every network with a bar, or with a few lines where there is no terminal."""
+    runs = []
+    for number, name in enumerate(RECIPES, 1):
+        console.print(f"[bold]{name}[/bold], network {number} of {len(RECIPES)}")
+        runs.append(train(name, recipe_for(name, seed, epochs, quick)))
     return runs
-
-
-def with_bars(console: Console, epochs: int, fit: Callable[[Contestant, Callable[[Run], None]], Run]) -> list[Run]:
-    """Train with a progress bar for each network."""
-    columns = (
-        TextColumn("{task.description:<32}"), BarColumn(20), MofNCompleteColumn(), TextColumn("{task.fields[state]}"),
-        TimeElapsedColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console) as progress:
-        tasks = {c: progress.add_task(c.name, total=epochs, start=False, state="waiting") for c in CONTESTANTS}
-
-        def report(run: Run) -> None:
-            progress.update(tasks[run.contestant], advance=1, state=f"{run.accuracies[-1]:.1%}")
-
-        runs = []
-        for contestant, task in tasks.items():
-            progress.start_task(task)
-            runs.append(fit(contestant, report))
-    return runs
-
-
-def with_line(console: Console, run: Run) -> Run:
-    """Say in one line how a training went."""
-    console.print(f"  {run.contestant.name:<33} {run.accuracies[-1]:6.1%} after {run.seconds:.1f} s")
-    return run
 
 
 def table_of(runs: list[Run]) -> Table:
     """The comparison as a table."""
     table = Table(box=rich.box.SIMPLE_HEAD)
-    table.add_column("network", no_wrap=True)
-    for head in ("test accuracy", f"epochs to {GOAL:.0%}", "seconds", "step / twin's"):
-        table.add_column(head, justify="right")
+    for column, head in enumerate(heads()):
+        table.add_column(head, justify="right" if column else "left", no_wrap=column == 0)
     for run in runs:
-        epochs = f"{run.epochs_to_goal or '–'} of {len(run.accuracies)}"
-        table.add_row(
-            run.contestant.name, f"{run.accuracies[-1]:.1%}", epochs, f"{run.seconds:.1f}", f"{run.step_ratio:.2f}"
-        )
+        table.add_row(*cells(run))
     return table
 
 
-def main() -> None:
+def main(words: list[str] | None = None) -> None:
     """Train, compare, draw, write."""
-    arguments = read_arguments()
+    arguments = read_arguments(words)
     begin = time.perf_counter()
     torch.set_num_threads(1)  # the networks are too small to share among cores
     console = Console(highlight=False)
-    data = load()
-    runs = train_all(console, data, arguments.epochs)
+    try:
+        runs = train_all(console, arguments.seed, arguments.epochs, arguments.quick)
+    except (StoppedError, ArithmeticError) as problem:
+        raise SystemExit(f"no page was written: {problem}") from None
     console.print(table_of(runs))
-    page = write_page(arguments.out, runs, len(data.x_test), magnitude_curves(), angular_curves())
-    console.print(f"done in {time.perf_counter() - begin:.0f} s; the page with all curves is", soft_wrap=True)
+    page = write_page(arguments.out, runs)
+    console.print(f"done in {time.perf_counter() - begin:.0f} s; the page with all pictures is", soft_wrap=True)
     console.print(f"  {page}", soft_wrap=True)
 
 

@@ -78,11 +78,11 @@ def recipe_for(name: str, seed: int, epochs: int | None = None, quick: bool = Fa
     return recipe if epochs is None else recipe.override({"epochs": epochs})
 
 
-def train(name: str, recipe: Recipe, quiet: bool = False) -> Run:
-    """Train a network from scratch, then look at its features; `quiet` leaves out the bar."""
+def train(name: str, recipe: Recipe) -> Run:
+    """Train a network from scratch, then look at its features."""
     dataset, source, test = open_data(recipe, None, CPU, Team(), Settings(), {})
     model = build_model(recipe, dataset)
-    outcome = fit(model, source, recipe, test, settings=Settings(quiet=quiet))
+    outcome = fit(model, source, recipe, test)
     if outcome.divergence:
         raise ArithmeticError(f"{recipe.name}: {outcome.divergence}")
     model.eval()

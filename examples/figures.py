@@ -10,7 +10,7 @@ import torch
 from curves import BLACK, BLUE, LINE, ORANGE, PALE, SETTINGS, as_svg
 from features import Run
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 from torch import Tensor
 
 STYLES: tuple[dict[str, Any], ...] = (
@@ -31,7 +31,7 @@ def accuracy_plot(runs: list[Run]) -> str:
     figure, axes = plot(runs, "test_top1", "test accuracy")
     lowest = min(min(run.column("test_top1")) for run in runs)
     axes.set_ylim(max(0.0, math.floor(10 * lowest) / 10 - 0.02), 1.01)
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
     return as_svg(figure)
 
 
@@ -39,6 +39,7 @@ def loss_plot(runs: list[Run]) -> str:
     """Training loss by epoch, on a logarithmic axis."""
     figure, axes = plot(runs, "loss", "training loss")
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
     return as_svg(figure)

@@ -4,68 +4,114 @@ from __future__ import annotations
 
 import base64
 import platform
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
 from string import Template
-from typing import Any
 
-import matplotlib as mpl
 import torch
-from curves import BLACK, BLUE, GREEN, LINE, ORANGE, PALE, SETTINGS, Curve, as_svg, panel
-from digits import BATCH, GOAL, SEED, TIMED_BATCH, Run
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullFormatter, PercentFormatter
+from curves import BLUE, GREEN, ORANGE, Curve, angular_curves, magnitude_curves, panel
+from features import Run
+from figures import accuracy_plot, feature_plot, loss_plot
 
 import dcnets
 
-STYLES: tuple[dict[str, Any], ...] = (
-    {"color": LINE, "linewidth": 5, "marker": "o", "markersize": 7},
-    {"color": BLUE, "linewidth": 2.6, "marker": "s", "markersize": 5},
-    {"color": ORANGE, "linewidth": 1.3, "marker": "^", "markersize": 4.5},
-    {"color": GREEN, "linewidth": 1.6, "marker": "D", "markersize": 4.5},
-    {"color": BLACK, "linewidth": 1.3, "marker": "o", "markersize": 3.5, "linestyle": "--"},
-)
-"""How the networks are drawn in turn: the later the thinner, so that curves on top of each other are all seen."""
-
+GOALS = (0.90, 0.95)
+"""The test accuracies that the table counts the epochs to."""
 PAGE = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
 
 
-def write_page(folder: Path, runs: list[Run], tested: int, magnitudes: list[Curve], angulars: list[Curve]) -> Path:
+def write_page(folder: Path, runs: list[Run]) -> Path:
     """Write index.html into the folder and return its path."""
-    footer = (
-        f"dcnets {dcnets.__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
-        f"{torch.get_num_threads()} thread, seed {SEED}, batches of {BATCH}, Adam. The digits are scikit-learn’s."
-    )
-    curves = [accuracy_plot(runs), loss_plot(runs)]
+    tested = len(runs[0].labels)
     text = PAGE.substitute(
+        heads="".join(f"<th>{escape(head)}</th>" for head in heads()),
         rows="\n".join(row(run) for run in runs),
-        goal=f"{GOAL:.0%}",
-        test=tested,
-        timed=TIMED_BATCH,
-        convergence="".join(image(svg, alt) for svg, alt in curves),
+        tested=f"{tested:,}",
+        tenth=f"{tested // 10:,}",
+        point=f"{100 / tested:g}",
+        features="".join(figure(feature_plot(run), feature_words(run), caption(run)) for run in runs),
+        convergence=figure(accuracy_plot(runs), curve_words(runs, "test_top1", "test accuracy", percent))
+        + figure(loss_plot(runs), curve_words(runs, "loss", "training loss", "{:.3f}".format)),
         bounded=key(BLUE),
         unbounded=key(ORANGE),
         learned=key(GREEN),
-        magnitudes=panels(magnitudes, "h over the norm"),
-        angulars=panels(angulars, "g over the angle"),
-        footer=escape(footer),
+        magnitudes=panels(magnitude_curves(), "h over the norm"),
+        angulars=panels(angular_curves(), "g over the angle"),
+        recipe=escape(runs[1].outcome.recipe.name),
+        footer=escape(circumstances(runs)),
     )
     path = folder / "index.html"
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def row(run: Run) -> str:
-    """A network's line of the table."""
-    name, _, rest = run.contestant.name.partition(", ")
-    cells = [
-        f"<b>{escape(name)}</b><small>{escape(rest) or 'with ReLU'}</small>",
-        f"{run.accuracies[-1]:.1%}",
-        f"{run.epochs_to_goal or '–'} of {len(run.accuracies)}",
-        f"{run.seconds:.1f}",
-        f"{run.step_ratio:.2f}",
+# -- table -------------------------------------------------------------------------------------------------------------
+
+
+def heads() -> list[str]:
+    """What the columns of the table say."""
+    return ["network", "test accuracy", *(f"epochs to {percent(goal, 0)}" for goal in GOALS), "training seconds"]
+
+
+def cells(run: Run) -> list[str]:
+    """A network's line of the table; – where a goal was not reached."""
+    reached = [run.epochs_to(goal) for goal in GOALS]
+    return [
+        run.name,
+        percent(run.accuracy),
+        *("–" if epochs is None else f"{epochs:.3g}" for epochs in reached),
+        f"{run.outcome.seconds:.1f}",
     ]
-    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def percent(share: float, decimals: int = 1) -> str:
+    """A share of 1 as the house writes it."""
+    return f"{100 * share:.{decimals}f}\N{NO-BREAK SPACE}%"
+
+
+def row(run: Run) -> str:
+    """The same as HTML, the operator below the network's name."""
+    name, *numbers = (escape(cell) for cell in cells(run))
+    operator = escape(run.outcome.recipe.operator or "nn.Conv2d")
+    return f"<tr><td><b>{name}</b><small>{operator}</small></td>" + "".join(f"<td>{n}</td>" for n in numbers) + "</tr>"
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def caption(run: Run) -> str:
+    """What can be counted in a picture of features."""
+    count = len(run.labels) // 10
+    short, long = run.mistakes_by_norm(count)
+    low, high = run.norms().quantile(torch.tensor([0.05, 0.95])).tolist()
+    return (
+        f"<b>{escape(run.name)}</b> Nine in ten norms lie from {low:.3g} to {high:.3g}. The median angle to the own line is "
+        f"{run.angles().median():.2g}°. Mistakes: {short} among the {count} shortest features, {long} among the {count} longest."
+    )
+
+
+def feature_words(run: Run) -> str:
+    """A picture of features for those who do not see it."""
+    return f"{run.name}: the {len(run.labels):,} test digits by their two features, each digit in a colour of its own"
+
+
+def curve_words(runs: list[Run], column: str, label: str, told: Callable[[float], str]) -> str:
+    """Convergence curves for those who do not see them."""
+    ends = {run.name: (told(run.column(column)[0]), told(run.column(column)[-1])) for run in runs}
+    return f"{label} by epoch: " + "; ".join(f"{name} from {first} to {last}" for name, (first, last) in ends.items())
+
+
+def figure(svg: str, alt: str, caption: str = "") -> str:
+    """An SVG inside the page, and what stands below it."""
+    data = base64.b64encode(svg.encode()).decode()
+    below = f"<figcaption>{caption}</figcaption>" if caption else ""
+    return f'<figure><img alt="{escape(alt)}" src="data:image/svg+xml;base64,{data}">{below}</figure>\n'
+
+
+def panels(curves: list[Curve], alt: str) -> str:
+    """A plot of each curve before all others."""
+    return "".join(figure(panel(curve, curves), f"{curve.name}: {alt}") for curve in curves)
 
 
 def key(colour: str) -> str:
@@ -73,46 +119,11 @@ def key(colour: str) -> str:
     return f'<span class="key" style="background:{colour}"></span>'
 
 
-def panels(curves: list[Curve], alt: str) -> str:
-    """A plot of each curve before all others."""
-    return "".join(image(panel(curve, curves), f"{curve.name}: {alt}") for curve in curves)
-
-
-def image(svg: str, alt: str) -> str:
-    """An SVG inside the page."""
-    data = base64.b64encode(svg.encode()).decode()
-    return f'<figure><img alt="{escape(alt)}" src="data:image/svg+xml;base64,{data}"></figure>\n'
-
-
-def accuracy_plot(runs: list[Run]) -> tuple[str, str]:
-    """Test accuracy by epoch."""
-    lowest = min(run.accuracies[0] for run in runs)
-    return plot(
-        [(run, run.accuracies) for run in runs], "test accuracy", (max(0.0, lowest - 0.05), 1.01)
-    ), "test accuracy by epoch"
-
-
-def loss_plot(runs: list[Run]) -> tuple[str, str]:
-    """Training loss by epoch, on a logarithmic axis."""
-    return plot([(run, run.losses) for run in runs], "training loss", None), "training loss by epoch"
-
-
-def plot(lines: list[tuple[Run, list[float]]], label: str, limits: tuple[float, float] | None) -> str:
-    """Numbers by epoch; an axis with limits is in percent, one without is logarithmic."""
-    with mpl.rc_context(SETTINGS | {"font.size": 11}):
-        figure = Figure(figsize=(4.8, 4.2), layout="constrained")
-        axes = figure.add_subplot()
-        for (run, values), style in zip(lines, STYLES, strict=True):
-            axes.plot(range(1, len(values) + 1), values, label=run.contestant.name, **style)
-        axes.set(xlabel="epoch", ylabel=label)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(axis="y", color=PALE, linewidth=0.7)
-        if limits:
-            axes.set_ylim(limits)
-            axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        else:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_formatter(NullFormatter())
-        figure.legend(loc="outside lower center", frameon=False, fontsize=9.5, ncols=2)
-        return as_svg(figure)
+def circumstances(runs: list[Run]) -> str:
+    """How the numbers came about."""
+    recipe, updates = runs[0].outcome.recipe, runs[0].outcome.steps
+    return (
+        f"dcnets {dcnets.__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
+        f"{torch.get_num_threads()} thread; seed {recipe.seed}, {updates:,} updates of {recipe.batch} images by "
+        f"{recipe.optimiser.capitalize()}, with random shifts of up to {recipe.pad} pixels. "
+    )

@@ -186,6 +186,49 @@ def test_options_reach_every_layer():
         assert layer.raw_k.shape == layer.weight.shape[:1]
 
 
+OPERATORS = [
+    "tanh-cosine", "sphere-linear", "linear-square_cosine", "inner_product-cosine", "segmented(beta=0.3)-sigmoid(k=0.4)",
+    "tanh(alpha=0.5,radius=absolute,eps=0.001)-power_cosine(p=3.0)-separate", "tanh+0.5*linear-cosine",
+    "piecewise(init=tanh, knots=5)-cosine", "mixed(beta=0.0)-relu_cosine-linear",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", OPERATORS)
+def test_an_operator_or_its_text_names_its_parts_at_once(form):
+    operator = dcnets.Operator.parse(form)
+    for given in (operator, form):
+        model, report = convert(small(), operator=given)
+        assert len(report.replaced) == 2
+        assert model[0].operator == model[3].operator == operator
+        assert model(torch.randn(2, 3, 6, 6)).isfinite().all()
+
+
+def test_an_operator_goes_with_the_options_that_are_not_its_own():
+    model, _ = convert(small(), operator="ball-sigmoid", learn=("radius", "k"), radius_init=2.0, radius_per="layer")
+    parts, _ = convert(
+        small(), magnitude="ball", angular="sigmoid", learn=("radius", "k"), radius_init=2.0, radius_per="layer"
+    )
+    assert model[0].rho.tolist() == [pytest.approx(2.0)]
+    assert torch.equal(model[0].raw_k, parts[0].raw_k)  # a learned k starts where it does without an operator
+    assert model[0].extra_repr() == parts[0].extra_repr()
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"magnitude": "tanh"}, {"angular": "cosine"}, {"weighting": "none"}, {"alpha": 1.0}, {"beta": None}, {"k": 0.3},
+        {"p": 2.0}, {"eps": 1e-4}, {"radius": "relative"},
+    ],
+)  # fmt: skip
+def test_naming_an_operator_and_one_of_its_parts_is_refused(part):
+    (name,) = part
+    model = small()
+    before = list(model)
+    with pytest.raises(TypeError, match=f"got operator='tanh-cosine' and {name} as well; name {name} in the operator"):
+        convert(model, operator="tanh-cosine", **part)
+    assert list(model) == before
+
+
 def test_a_network_without_any_layer_is_left_alone():
     model = nn.Sequential(nn.ReLU(), nn.BatchNorm2d(3))
     converted, report = convert(model)
@@ -587,6 +630,10 @@ def test_bringing_back_a_compiled_model_is_refused():
         ({"magnitude": "tanhh"}, ValueError, "unknown magnitude 'tanhh'; did you mean 'tanh'"),
         ({"angular": "cosin"}, ValueError, "unknown angular 'cosin'; did you mean 'cosine'"),
         ({"magnitud": "tanh"}, TypeError, "convert got an unknown keyword 'magnitud'; did you mean 'magnitude'"),
+        ({"operatr": "tanh-cosine"}, TypeError, "convert got an unknown keyword 'operatr'; did you mean 'operator'"),
+        ({"operator": ("tanh", "cosine")}, TypeError, "operator is a dcnets.Operator or its text, .*, got tuple"),
+        ({"operator": "tanh"}, ValueError, "cannot read operator 'tanh'; expected magnitude-angular"),
+        ({"operator": "sphere-cosine", "radius_init": 2.0}, ValueError, "sphere has no radius"),
         ({"selct": None}, TypeError, "convert got an unknown keyword 'selct'; did you mean 'select'"),
         ({"bias": True}, TypeError, "convert got an unknown keyword 'bias'"),
         ({"device": "cpu"}, TypeError, "convert got an unknown keyword 'device'"),

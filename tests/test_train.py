@@ -142,6 +142,23 @@ def test_weighted_gradients_scale_loss_and_penalty(digits):
     torch.testing.assert_close(model[0].weight, wanted.detach(), rtol=1e-5, atol=1e-6)
 
 
+def test_a_normalised_classifier_is_neither_projected_nor_penalised(digits):
+    from dcnets.experiments.update import decoupled_body
+    from dcnets.losses import NormalisedClassifier
+
+    def ending_in(classifier):
+        body = tiny_model()[:-1]
+        torch.manual_seed(3)
+        return nn.Sequential(*body, classifier)
+
+    model, _ = trained(digits, tiny_recipe(iterations=5), model=ending_in(NormalisedClassifier(32, 10)))
+    assert list(decoupled_body(model)) == [model[0], model[3]]
+    norms = model[-1].weight.norm(dim=1)
+    assert not torch.allclose(norms, torch.ones(10), atol=0.05)
+    twin, _ = trained(digits, tiny_recipe(iterations=5, penalty_weight=1e3), model=ending_in(NormalisedClassifier(32, 10)))
+    assert not torch.equal(twin[0].weight, model[0].weight)
+
+
 def test_what_cannot_be_projected_is_refused_before_the_first_update(digits):
     model = tiny_model()
     model[0] = type(model[0])(1, 6, 3, padding=1, weighting="linear")

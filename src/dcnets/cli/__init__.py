@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-EXTRA = ("click", "numpy", "PIL", "rich", "safetensors")
-"""What the extra `train` installs, by the names that are imported."""
+EXTRA = {"click": "click", "numpy": "numpy", "PIL": "pillow", "rich": "rich", "safetensors": "safetensors"}
+"""What the extra `train` installs: the names that are imported, and the packages that have them."""
 
 
 def main() -> None:
@@ -13,12 +13,14 @@ def main() -> None:
     try:
         from dcnets.cli.program import program
     except ModuleNotFoundError as error:
-        if error.name not in EXTRA:
+        told = what_is_missing(error)
+        if told is None:
             raise
-        sys.exit(needs(error.name))
+        sys.exit(f"error: {told}")
     program()
 
 
-def needs(package: str) -> str:
-    """What is told of a missing package."""
-    return f"dcnets' command line needs {'pillow' if package == 'PIL' else package}: pip install 'dcnets[train]'"
+def what_is_missing(error: ModuleNotFoundError) -> str | None:
+    """What is told of a missing package, if it is one that the extra installs."""
+    package = EXTRA.get((error.name or "").partition(".")[0])
+    return f"dcnets' command line needs {package}: pip install 'dcnets[train]'" if package else None

@@ -44,7 +44,7 @@ def bench(
     from dcnets.experiments.bench import bench as measure
 
     device = place(device)
-    compiled, captured = how(device, compiled, captured, alone=True)
+    compiled, captured = how(device, compiled, captured)
     rows: list[dict[str, Any]] = []
     for name in [recipe.name for recipe in recipes] or RECIPES[device]:
         with Console(stderr=True).status(f"timing {name}"):

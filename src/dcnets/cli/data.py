@@ -40,6 +40,8 @@ def data(name: str | None, folder: Path | None, wanted: bool, verify: bool) -> N
     if name is None:
         rows = [(each, *numbers(each), shown(found(each, folder))) for each in names()]
         show(("data set", "training", "test", "classes", "images", "where"), rows, ("training", "test", "classes"))
+        for each, told in STREAMS.items():
+            click.echo(f"{each}: {told}")
         click.echo(f"looked for in {locate(folder)}; --data DIR or the variable DCNETS_DATA names another folder")
     else:
         describe(name, folder, found(name, folder))
@@ -52,7 +54,7 @@ def data(name: str | None, folder: Path | None, wanted: bool, verify: bool) -> N
 def numbers(name: str) -> tuple[str, str, str, str]:
     """Images for training and test, classes and shape, as far as they are known before a look at the files."""
     if name in STREAMS:
-        return "–", "–", "–", STREAMS[name]
+        return "–", "–", "–", "of any size"
     entry = CATALOGUE[name]
     return f"{entry.train:,}", f"{entry.test:,}", str(len(entry.classes)), f"{entry.channels}×{entry.size}×{entry.size}"
 

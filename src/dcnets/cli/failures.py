@@ -6,7 +6,7 @@ import os
 
 import click
 
-from dcnets.cli import EXTRA, needs
+from dcnets.cli import what_is_missing
 from dcnets.experiments.signals import StoppedError
 
 ERROR, USAGE, DIVERGED, INTERRUPTED = 1, 2, 3, 130
@@ -29,8 +29,8 @@ def failure(error: Exception) -> Failure | None:
     """How an error is told, or None where it is a bug, whose traceback is needed."""
     if isinstance(error, StoppedError):
         return Failure(one_line(error), 128 + error.signal)
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in EXTRA:
-        return Failure(needs((error.name or "").partition(".")[0]))
+    if isinstance(error, ModuleNotFoundError) and (told := what_is_missing(error)):
+        return Failure(told)
     if isinstance(error, OSError) and error.strerror:
         return Failure(": ".join(str(part) for part in (error.filename, error.strerror) if part))
     if isinstance(error, RuntimeError):
@@ -64,9 +64,8 @@ def misuse(error: click.UsageError) -> str:
         close = f"did you mean {error.possibilities[0]}? " if error.possibilities else ""
         return f"unknown option {error.option_name}; {close}{see(error)}"
     if isinstance(error, click.MissingParameter) and parameter is not None:
-        such_as = parameter.type.get_missing_message(parameter, error.ctx)
         name = parameter.human_readable_name.upper() if is_argument(parameter) else parameter.opts[0]
-        return f"missing {name}{such_as or ''}; {see(error)}"
+        return f"missing {name}{getattr(parameter.type, 'such_as', '')}; {see(error)}"
     if isinstance(error, click.BadParameter) and parameter is not None and not is_argument(parameter):
         return f"{parameter.opts[0]}: {told}; {see(error)}"
     return f"{told[:1].lower()}{told[1:]}; {see(error)}"

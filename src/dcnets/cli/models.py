@@ -92,7 +92,7 @@ def images(network: Network) -> str:
     """The images that it takes."""
     if network.image_size is not None:
         return f"{network.in_channels}×{network.image_size}×{network.image_size}"
-    return f"{network.in_channels}×any size" + (f" from {network.smallest}" if network.smallest > 1 else "")
+    return f"{network.in_channels}×H×W" + (f", from {network.smallest} on" if network.smallest > 1 else "")
 
 
 def shape(layer: nn.Module) -> str:

@@ -77,9 +77,12 @@ def place(device: str) -> str:
     return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
 
 
-def how(place: str, compiled: bool | None, captured: bool | None, *, alone: bool) -> tuple[bool, bool]:
-    """Whether updates are compiled and whether they are captured, by default all that the device can."""
-    can_capture = place == "cuda" and alone
+def how(place: str, compiled: bool | None, captured: bool | None, *, simple: bool = True) -> tuple[bool, bool]:
+    """Whether updates are compiled and whether they are captured, by default on a GPU; only `simple` ones can be."""
+    can_capture = place == "cuda" and simple
     if captured and not can_capture:
-        raise ValueError("--capture makes CUDA graphs of one process; leave it out on a CPU and under torchrun")
+        raise ValueError(
+            "--capture makes CUDA graphs of one process whose batch comes in one piece; "
+            "leave it out on a CPU, under torchrun and where a stream is accumulated"
+        )
     return place == "cuda" if compiled is None else compiled, can_capture if captured is None else captured

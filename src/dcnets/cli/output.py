@@ -4,44 +4,61 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Item = TypeVar("Item")
 
 
-def show(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()) -> None:
-    """A table; the columns of `numbers` are aligned to the right."""
+def show(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = (), *, cut: bool = False) -> None:
+    """A table; the columns of `numbers` are aligned to the right.
+
+    On a terminal long texts go on in the next line; with `cut` a row is one line, and columns that have no room are left
+    out, the second one first.
+    """
     from rich.console import Console
 
-    console, rows = Console(), list(rows)
-    if not console.is_terminal:
-        plain(columns, rows, numbers)
-        return
+    console, table = Console(), [columns, *rows]
+    if console.is_terminal:
+        console.print(drawn(table, numbers, cut, console.width))
+    else:
+        plain(table, numbers)
+
+
+def drawn(table: Sequence[Sequence[str]], numbers: Collection[str], cut: bool, room: int) -> Table:
+    """The table as a terminal shows it, its first row being the heads of the columns."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for number, column in enumerate(columns):
-        right, last = column in numbers, number == len(columns) - 1
-        table.add_column(
-            column, justify="right" if right else "left", no_wrap=right or not number, ratio=1 if last else None
-        )
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
+    widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
+    shown = list(range(len(widths)))
+    while cut and len(shown) > 2 and sum(widths[at] + 3 for at in shown) > room:
+        shown.pop(1)
+    picture = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for at in shown:
+        right, first, last = table[0][at] in numbers, at == 0, at == shown[-1]
+        rest = room - sum(widths[other] + 3 for other in shown[:-1]) - 2
+        picture.add_column(
+            table[0][at], justify="right" if right else "left", no_wrap=right or cut, overflow="ellipsis" if cut else "fold",
+            min_width=widths[at] if right or (cut and first) else None, max_width=max(rest, 8) if cut and last else None,
+        )  # fmt: skip
+    for row in table[1:]:
+        picture.add_row(*(Text(row[at]) for at in shown))
+    return picture
 
 
-def plain(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str]) -> None:
+def plain(table: Sequence[Sequence[str]], numbers: Collection[str]) -> None:
     """The table as lines, one a row, whatever their length."""
-    table = [columns, *rows]
-    widths = [max(len(row[at]) for row in table) for at in range(len(columns))]
+    widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
     for row in table:
         cells = [
             cell.rjust(width) if column in numbers else cell.ljust(width)
-            for cell, width, column in zip(row, widths, columns, strict=True)
+            for cell, width, column in zip(row, widths, table[0], strict=True)
         ]
         click.echo("  ".join(cells).rstrip())
 

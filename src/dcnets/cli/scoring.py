@@ -50,11 +50,8 @@ def score(
 def scores_table(rows: dict[str, Scores]) -> None:
     """The scores of some networks, each under its name."""
     columns = ("top-1 error", "top-5 error", "loss", "images")
-    show(
-        ("", *columns),
-        [
-            (name, percent(1 - each.top1), percent(1 - each.top5), f"{each.loss:.4f}", f"{each.count:,}")
-            for name, each in rows.items()
-        ],
-        columns,
-    )
+    cells = [
+        (name, percent(1 - each.top1), percent(1 - each.top5), f"{each.loss:.4f}", f"{each.count:,}")
+        for name, each in rows.items()
+    ]
+    show(("network", *columns), cells, columns)

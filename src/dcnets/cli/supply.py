@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import click
 
 from dcnets.cli.failures import leads
 from dcnets.experiments.data import cifar, idx, locate, subset
@@ -17,6 +20,8 @@ from dcnets.experiments.recipe import Recipe
 from dcnets.naming import choose
 
 MEGABYTE = 1_000_000
+SECONDS = 5.0
+"""From one line about a long listing to the next."""
 
 
 def found(name: str, folder: Path | None) -> Path | None:
@@ -71,14 +76,15 @@ def transfer(quiet: bool) -> Iterator[Report]:
 
 
 def listing(recipe: Recipe, *, quiet: bool) -> dict[str, Any]:
-    """The keyword with which `data.stream` reports what it has listed, on a terminal in place."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if recipe.data not in STREAMS or quiet or not leads() or not console.is_terminal:
+    """The keyword with which `data.stream` reports what it lists: a line now and then, where there is much of it."""
+    if recipe.data not in STREAMS or quiet or not leads():
         return {}
+    told = time.perf_counter()
 
     def report(where: str, done: int, total: int | None) -> None:
-        console.print(f"listing {where}: {done:,}" + (f" of {total:,}" if total else ""), end="\r", highlight=False)
+        nonlocal told
+        if time.perf_counter() - told >= SECONDS:
+            told = time.perf_counter()
+            click.echo(f"listing {where}: {done:,}" + (f" of {total:,}" if total else ""), err=True)
 
     return {"progress": report}

@@ -14,6 +14,7 @@ from dcnets.cli.options import compile_options, data_option, device_option, how,
 from dcnets.cli.output import percent
 from dcnets.cli.recipe_options import changed, default_folder, recipe_options, taken
 from dcnets.cli.words import FILE, FOLDER, THERE, RecipeName, count
+from dcnets.experiments.data.catalogue import STREAMS
 from dcnets.experiments.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ EXAMPLES = (
 @click.option("--save-seconds", type=click.FLOAT, default=60.0, metavar="NUMBER", show_default=True,
               help="Time from one checkpoint to the next.")  # fmt: skip
 @click.option("--threads", type=count("--threads"), metavar="N", help="Threads of a process on the CPU.")
-@click.option("--quiet", is_flag=True, help="Nothing but the summary.")
+@click.option("--quiet", is_flag=True, help="Neither bar nor tests: the summary alone.")
 @click.option("--tensorboard", is_flag=True, help="Write the metrics for TensorBoard too.")
 @stream_options(training=True)
 @recipe_options
@@ -69,7 +70,8 @@ def train(
     if threads is not None:
         torch.set_num_threads(threads)
     device = place(device)
-    compiled, captured = how(device, compiled, captured, alone=os.environ.get("WORLD_SIZE", "1") == "1")
+    simple = os.environ.get("WORLD_SIZE", "1") == "1" and (accumulate == 1 or recipe.data not in STREAMS)
+    compiled, captured = how(device, compiled, captured, simple=simple)
     settings = Settings(compiled, captured, accumulate, quiet=quiet, **rest)
     folder = folder or default_folder(recipe)
     if leads():

@@ -11,7 +11,6 @@ from click.shell_completion import CompletionItem
 
 from dcnets.cli.failures import Misuse
 from dcnets.experiments import recipe, recipes
-from dcnets.experiments.recipe import Recipe
 from dcnets.naming import choose
 
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -21,6 +20,9 @@ THERE = click.Path(exists=True, path_type=Path)
 
 class Word(click.ParamType):  # type: ignore[type-arg]  # generic in some versions of click, not in others
     """What `read` makes of a text, or its ValueError as a usage error; `known` words complete in a shell."""
+
+    such_as = ""
+    """What is added when the argument is missing."""
 
     def __init__(self, name: str, read: Callable[[str], Any], known: Callable[[], Iterable[str]]) -> None:
         self.name, self.read, self.known = name, read, known
@@ -40,11 +42,10 @@ class Word(click.ParamType):  # type: ignore[type-arg]  # generic in some versio
 class RecipeName(Word):
     """The name of a recipe, read as the recipe."""
 
+    such_as = ", such as mnist-subset-features2d, whose data is inside the package; dcnets recipes lists all"
+
     def __init__(self) -> None:
         super().__init__("recipe", recipes.get, recipes.recipes)
-
-    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        return ", such as mnist-subset-features2d, whose data is inside the package; dcnets recipes lists all"
 
 
 def one_of(name: str, *words: str) -> Word:
@@ -71,6 +72,3 @@ def field(name: str) -> Word:
         return text
 
     return Word(name, checked, lambda: (*recipe.words(name), *([recipe.NOTHING] if recipe.optional(name) else [])))
-
-
-__all__ = ["FILE", "FOLDER", "THERE", "Recipe", "RecipeName", "Word", "count", "field", "one_of"]

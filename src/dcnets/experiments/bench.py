@@ -67,9 +67,7 @@ class Timed:
         self.device, self.times = device, list[float]()
         entry = CATALOGUE.get(recipe.data)
         if entry is None:
-            raise ValueError(
-                f"{recipe.name} streams images from disk, whose time would count too; choose another recipe"
-            )
+            raise ValueError(f"{recipe.name} streams images from disk, whose time would count too; choose another recipe")
         dataset = random_images(entry, recipe.batch)
         model = build_model(recipe, dataset).to(device)
         if device.type == "cuda":

@@ -87,7 +87,7 @@ class Recipe:
         return self.iterations if self.iterations is not None else max(1, round((self.epochs or 0) * batches))
 
     def override(self, values: Mapping[str, Any]) -> Recipe:
-        """A recipe with other values, as typed on a command line or as objects; its name tells that they differ.
+        """A recipe with other values, as typed on a command line or as objects.
 
         Epochs given alone take the place of iterations, and the other way round.
         """

@@ -51,7 +51,7 @@ def run(
         outcome = fit(
             model, source, recipe, test, folder=folder, device=place, precision=precision, team=team, settings=settings
         )
-        if results_file is not None and team.leads:
+        if results_file is not None and team.leads and outcome.updates:  # a run that had ended has its line
             results.append(results_file, line(outcome, team, place, precision, settings))
         return outcome
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from dcnets import project_weights, weighted_gradients
-from dcnets.decoupled import Decoupled
 from dcnets.experiments import checkpoint
 from dcnets.experiments.data.source import Source
 from dcnets.experiments.distributed import Team
@@ -25,7 +24,8 @@ from dcnets.experiments.progress import Progress
 from dcnets.experiments.recipe import Recipe
 from dcnets.experiments.schedule import Schedule
 from dcnets.experiments.signals import StoppedError, Wish, watched
-from dcnets.experiments.update import Update, make_optimiser, set_rate
+from dcnets.experiments.update import Update, decoupled_body, make_optimiser, set_rate
+from dcnets.experiments.weights import PREFIX, load_weights, under
 from dcnets.optim import projectable
 
 Batches = Iterable[tuple[Tensor, Tensor]]
@@ -52,7 +52,7 @@ class Settings:
 
 @dataclass
 class Outcome:
-    """What came of a run: the last test's scores, every test by step, and whether and how it diverged."""
+    """What came of a run: the last test's scores, every test by step, whether and how it diverged, the updates done now."""
 
     recipe: Recipe
     steps: int
@@ -61,6 +61,7 @@ class Outcome:
     seconds: float
     preparation: float
     divergence: str | None = None
+    updates: int = 0
 
 
 def fit(
@@ -90,12 +91,12 @@ class Training:
     ) -> None:  # fmt: skip
         self.model, self.source, self.recipe, self.test = model, source, recipe, test
         self.folder, self.team, self.settings, self.precision, self.device = folder, team, settings, precision, device
-        decoupled = any(isinstance(module, Decoupled) for module in model.modules())
-        self.projects = decoupled and recipe.filters == "projected"
+        self.body = decoupled_body(model)
+        self.projects = len(self.body) > 0 and recipe.filters == "projected"
         if self.projects:
-            projectable(model)  # refuses now what could not be projected later
-        if decoupled and recipe.filters == "weighted":
-            weighted_gradients(model)
+            projectable(self.body)  # refuses now what could not be projected later
+        if len(self.body) > 0 and recipe.filters == "weighted":
+            weighted_gradients(self.body)
         self.total = recipe.length(source.batches)
         self.test_every = max(1, round(recipe.evaluate_every * source.batches))
         self.schedule, self.rate = Schedule(recipe, self.total), recipe.rate
@@ -114,6 +115,7 @@ class Training:
         """Go on to the end, to a loss that is not finite, or to a signal."""
         begin = time.perf_counter()
         note, divergence = self.resume()
+        before = self.step
         if self.settings.captured:
             self.update.capture()
         self.update.count.fill_(self.step)
@@ -121,13 +123,14 @@ class Training:
         images = self.settings.pieces * self.source.batch_size * self.team.world
         quiet = self.settings.quiet or not self.team.leads
         with Progress(self.recipe.name, self.total, images_per_step=images, quiet=quiet) as self.progress:
-            for line in note:
+            for line in note if self.team.leads else ():
                 self.progress.note(line)
             self.progress.update(self.step)
             divergence = divergence or self.walk(wish)
         if self.scores is None and self.test is not None and self.team.leads and divergence is None:
             self.scores = evaluate(self.model, self.test(), self.precision)  # the run had ended before
-        return Outcome(self.recipe, self.step, self.scores, self.history, self.seconds, preparation, divergence)
+        updates = self.step - before
+        return Outcome(self.recipe, self.step, self.scores, self.history, self.seconds, preparation, divergence, updates)
 
     def walk(self, wish: Wish) -> str | None:
         """Update after update; what is told of a loss that is not finite, or None at the end."""
@@ -141,7 +144,7 @@ class Training:
             self.update()
             self.step += 1
             if self.projects and self.step % self.recipe.project_every == 0:
-                project_weights(self.model)
+                project_weights(self.body)
             tests, now = self.step % self.test_every == 0 or self.step == self.total, time.perf_counter()
             look, save, stop = self.agreed(
                 now - looked >= LOOK, now - saved >= self.settings.save_seconds, wish.signal is not None
@@ -175,7 +178,7 @@ class Training:
 
     def look(self) -> str | None:
         """Wait for the device, show loss and accuracy since the last look; what is told if the loss is not finite."""
-        totals, diverged = self.update.totals.cpu(), int(self.update.diverged)
+        totals, diverged = self.update.totals.cpu().clone(), int(self.update.diverged)
         self.seconds += time.perf_counter() - self.mark
         self.mark = time.perf_counter()
         if diverged >= 0:
@@ -221,7 +224,7 @@ class Training:
             random["random.cuda"] = self.team.stacked(torch.cuda.get_rng_state(self.device))
         if self.team.leads:
             moments, optimiser = flatten_optimizer(self.optimiser, self.model.named_parameters())
-            tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+            tensors = {PREFIX + name: tensor for name, tensor in self.model.state_dict().items()}
             tensors |= {f"optimiser.{name}": tensor for name, tensor in moments.items()}
             tensors |= {"totals": self.update.totals, **random}
             state = {
@@ -247,8 +250,8 @@ class Training:
             return [], None
         notes = [note for note in (found.note, f"going on after update {found.step} of {self.total}") if note]
         tensors = found.tensors
-        self.model.load_state_dict(part(tensors, "model."))
-        moments = part(tensors, "optimiser.")
+        load_weights(self.model, found)
+        moments = under("optimiser.", tensors)
         restore_optimizer(self.optimiser, self.model.named_parameters(), moments, found.state["optimiser"])
         self.schedule.restore(found.state["schedule"])
         self.step, self.seconds, self.history = found.step, found.state["seconds"], found.state["history"]
@@ -260,11 +263,6 @@ class Training:
         if "random.cuda" in tensors and self.device.type == "cuda":
             torch.cuda.set_rng_state(tensors["random.cuda"][self.team.rank].clone(), self.device)
         return notes, found.state["divergence"]
-
-
-def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with a prefix, without it."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def told(row: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from dcnets.decoupled import Decoupled
 from dcnets.experiments.distributed import Team
 from dcnets.experiments.recipe import Recipe
 from dcnets.experiments.regulariser import Regulariser
+from dcnets.losses import NormalisedClassifier
 from dcnets.optim import parameter_groups
 
 if TYPE_CHECKING:
@@ -32,6 +33,12 @@ def make_optimiser(model: nn.Module, recipe: Recipe, device: torch.device) -> Op
         return torch.optim.SGD(groups, lr=rate, momentum=recipe.momentum, fused=True)
     kind = torch.optim.Adam if recipe.optimiser == "adam" else torch.optim.AdamW
     return kind(groups, lr=rate, betas=(recipe.momentum, 0.999), fused=True, capturable=capturable)
+
+
+def decoupled_body(model: nn.Module) -> nn.ModuleList:
+    """The decoupled layers without a weight-normalised classifier, which is neither projected nor penalised."""
+    layers = [module for module in model.modules() if isinstance(module, Decoupled)]
+    return nn.ModuleList(layer for layer in layers if not isinstance(layer, NormalisedClassifier))
 
 
 def set_rate(optimiser: Optimizer, rate: float) -> None:
@@ -54,10 +61,10 @@ class Update:
         self.source, self.optimiser, self.team = source, optimiser, team
         self.device, self.precision, self.pieces = device, precision, pieces
         self.smoothing = recipe.label_smoothing
-        decoupled = any(isinstance(module, Decoupled) for module in model.modules())
+        body = decoupled_body(model)
         self.regulariser: Regulariser | None = None
-        if decoupled and recipe.penalty:
-            self.regulariser = Regulariser(model, recipe.penalty, recipe.penalty_weight / 2, device)
+        if len(body) > 0 and recipe.penalty:
+            self.regulariser = Regulariser(body, recipe.penalty, recipe.penalty_weight / 2, device)
         self.model, self.wrapped = model, team.wrap(model, device, sync_bn)
         self.score = torch.compile(self.scored, dynamic=False) if compiled else self.scored
         self.book = torch.compile(booked, dynamic=False) if compiled else booked

@@ -31,9 +31,14 @@ def open_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path} {error}; give its folder, whose newest good checkpoint is then taken") from error
 
 
+def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
 def weights(found: Checkpoint) -> dict[str, Tensor]:
     """The network's tensors by their names in it."""
-    return {name.removeprefix(PREFIX): tensor for name, tensor in found.tensors.items() if name.startswith(PREFIX)}
+    return under(PREFIX, found.tensors)
 
 
 def load_weights(model: nn.Module, found: Checkpoint) -> None:

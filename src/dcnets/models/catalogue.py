@@ -15,7 +15,7 @@ from dcnets.models.checks import share, whole_number, yes_or_no
 from dcnets.models.cnn9 import cnn9
 from dcnets.models.features2d import features2d
 from dcnets.models.googlenet import googlenet
-from dcnets.models.network import Network, initialise
+from dcnets.models.network import Network
 from dcnets.models.resnet import resnet18, resnet18_modified, resnet32
 from dcnets.models.selection import SELECTIONS
 from dcnets.models.style import Style
@@ -89,7 +89,7 @@ def create(
         whole_number("in_channels", entry.in_channels if in_channels is None else in_channels),
         **{**entry.own, **more},
     )  # fmt: skip
-    initialise(network)
+    network.initialise()
     if normalised_classifier:
         normalise_classifiers(network)
     if operator is not None:

@@ -23,6 +23,12 @@ class Network(nn.Module):
             self.add_module(name, layer)
         self.classifier: nn.Module = nn.Linear(width, num_classes, bias=False)
 
+    def initialise(self) -> None:
+        """Draw every filter and the classifier from N(0, √(2/(k²·C_in))), k being the kernel's side, as the authors do."""
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+
     def features(self, x: Tensor) -> Tensor:
         """What the classifier gets: one row for each image."""
         self.check_images(x)
@@ -44,7 +50,7 @@ class Network(nn.Module):
         channels, height, width = x.shape[1:]
         if channels != self.in_channels:
             raise ValueError(
-                f"expected images with {self.in_channels} channels, got {channels}; "
+                f"expected {self.in_channels}-channel images, got {channels}-channel ones; "
                 f"create the network with in_channels={channels}"
             )
         if self.image_size is not None and (height, width) != (self.image_size, self.image_size):
@@ -57,10 +63,3 @@ class Network(nn.Module):
                 f"expected images of {self.smallest}×{self.smallest} or more, got {height}×{width}; enlarge them, or take "
                 "a network with fewer poolings"
             )
-
-
-def initialise(network: nn.Module) -> None:
-    """Every filter and every classifier from N(0, √(2/(k²·C_in))), k being the kernel's side."""
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
