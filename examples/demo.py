@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryFile
 
 try:
     import rich.box
@@ -13,12 +15,12 @@ try:
     from page import cells, heads, write_page
     from rich.console import Console
     from rich.table import Table
+
+    from dcnets.experiments.signals import StoppedError
 except ModuleNotFoundError as missing:
     raise SystemExit(
         f"the demo needs {str(missing.name).partition('.')[0]}, which is not installed; run: pip install dcnets[demo]"
     ) from None
-
-from dcnets.experiments.signals import StoppedError
 
 FOLDER = Path(__file__).resolve().parents[1] / "demo"
 
@@ -38,6 +40,7 @@ def read_arguments(words: list[str] | None = None) -> argparse.Namespace:
             parser.error(f"--{name} must be at least {least}, got {value}")
     try:
         arguments.out.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=arguments.out).close()  # better now than after minutes of training
     except OSError as problem:
         parser.error(f"cannot write to --out {arguments.out}: {problem.strerror}; choose another folder")
     return arguments
@@ -70,8 +73,11 @@ def main(words: list[str] | None = None) -> None:
     console = Console(highlight=False)
     try:
         runs = train_all(console, arguments.seed, arguments.epochs, arguments.quick)
-    except (StoppedError, ArithmeticError) as problem:
-        raise SystemExit(f"no page was written: {problem}") from None
+    except ArithmeticError as divergence:
+        raise SystemExit(f"no page was written: {divergence}") from None
+    except StoppedError as stop:
+        print(f"no page was written: {stop}", file=sys.stderr)
+        raise SystemExit(128 + stop.signal) from None
     console.print(table_of(runs))
     page = write_page(arguments.out, runs)
     console.print(f"done in {time.perf_counter() - begin:.0f} s; the page with all pictures is", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The demo's networks: each trained by its recipe on the embedded digits, and the two features that it gives each test digit."""
+"""The demo's networks: each trained by its recipe on the embedded digits, and its two features of every test digit."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dcnets.experiments import recipes
+from dcnets.experiments.data.catalogue import CATALOGUE
 from dcnets.experiments.distributed import Team
 from dcnets.experiments.recipe import Recipe
 from dcnets.experiments.run import build_model, open_data
@@ -20,6 +21,7 @@ RECIPES = {
 }
 """The networks and their recipes."""
 QUICK_UPDATES = 4
+"""Of a quick run, which tests after half of them and at the end."""
 CPU = torch.device("cpu")
 
 
@@ -73,8 +75,8 @@ def recipe_for(name: str, seed: int, epochs: int | None = None, quick: bool = Fa
     """A network's recipe with a seed; `epochs` in place of its own, or a few updates to see that all works."""
     recipe = recipes.get(RECIPES[name]).override({"seed": seed})
     if quick:
-        per_epoch = 6000 // recipe.batch
-        return recipe.override({"iterations": QUICK_UPDATES, "warmup": 1, "evaluate_every": QUICK_UPDATES / 2 / per_epoch})
+        half = QUICK_UPDATES / 2 * recipe.batch / CATALOGUE[recipe.data].train
+        return recipe.override({"iterations": QUICK_UPDATES, "warmup": 1, "evaluate_every": half})
     return recipe if epochs is None else recipe.override({"epochs": epochs})
 
 
@@ -88,5 +90,5 @@ def train(name: str, recipe: Recipe) -> Run:
     model.eval()
     with torch.no_grad():
         images, labels = (torch.cat(parts) for parts in zip(*test(), strict=True))
-        features = model.features(images)  # type: ignore[operator]
-        return Run(name, outcome, features, model.classifier(features).argmax(1), labels)  # type: ignore[operator]
+        features = model.features(images)
+        return Run(name, outcome, features, model.classifier(features).argmax(1), labels)

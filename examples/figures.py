@@ -48,14 +48,15 @@ def loss_plot(runs: list[Run]) -> str:
 def plot(runs: list[Run], column: str, label: str) -> tuple[Figure, Any]:
     """One number of every test by epoch."""
     with mpl.rc_context(SETTINGS | {"font.size": 11}):
-        figure = Figure(figsize=(4.8, 3.9), layout="constrained")
+        figure = Figure(figsize=(4.4, 3.8), layout="constrained")
         axes = figure.add_subplot()
         for run, style in zip(runs, STYLES, strict=True):
             axes.plot(run.epochs, run.column(column), label=run.name, **style)
         axes.set(xlabel="epoch", ylabel=label)
         axes.xaxis.set_major_locator(MaxNLocator(integer=max(runs[0].epochs) >= 2))
         axes.grid(axis="y", color=PALE, linewidth=0.7)
-        figure.legend(loc="outside lower center", frameon=False, fontsize=10, ncols=len(runs), columnspacing=1.2)
+        spacing = {"columnspacing": 0.9, "handlelength": 1.3, "handletextpad": 0.5}
+        figure.legend(loc="outside lower center", frameon=False, fontsize=10.5, ncols=len(runs), **spacing)
     return figure, axes
 
 
@@ -68,11 +69,12 @@ def feature_plot(run: Run) -> str:
         axes.set(xlim=(-1.24 * reach, 1.24 * reach), ylim=(-1.24 * reach, 1.24 * reach), aspect="equal")
         axes.axis("off")
         directions = torch.atan2(*run.centres().T.flip(0))
-        for digit, (angle, label) in enumerate(zip(directions.tolist(), spread(directions, LABEL_GAP).tolist(), strict=True)):
+        places = spread(directions, LABEL_GAP)
+        for digit, (angle, place) in enumerate(zip(directions.tolist(), places.tolist(), strict=True)):
             colour, own = DIGIT_COLOURS[digit], run.labels == digit
             axes.plot(*ray(angle, reach), color=colour, linewidth=1.1, alpha=0.6, zorder=1)
             axes.scatter(*run.features[own].T, s=9, color=colour, alpha=0.6, linewidths=0, zorder=2)
-            axes.text(*(end[1] for end in ray(label, 1.12 * reach)), str(digit), color=colour, fontsize=13,
+            axes.text(*(end[1] for end in ray(place, 1.12 * reach)), str(digit), color=colour, fontsize=13,
                       fontweight="bold", ha="center", va="center")  # fmt: skip
         wrong = run.guesses != run.labels
         axes.scatter(*run.features[wrong].T, s=14, marker="x", color=BLACK, linewidths=0.8, zorder=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import platform
 from collections.abc import Callable
 from html import escape
@@ -15,6 +16,7 @@ from features import Run
 from figures import accuracy_plot, feature_plot, loss_plot
 
 import dcnets
+from dcnets.experiments.data.catalogue import CATALOGUE
 
 GOALS = (0.90, 0.95)
 """The test accuracies that the table counts the epochs to."""
@@ -23,13 +25,15 @@ PAGE = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"
 
 def write_page(folder: Path, runs: list[Run]) -> Path:
     """Write index.html into the folder and return its path."""
-    tested = len(runs[0].labels)
+    tested, recipe = len(runs[0].labels), runs[0].outcome.recipe
+    error = max(math.sqrt(run.accuracy * (1 - run.accuracy) / tested) for run in runs)
     text = PAGE.substitute(
         heads="".join(f"<th>{escape(head)}</th>" for head in heads()),
         rows="\n".join(row(run) for run in runs),
         tested=f"{tested:,}",
-        tenth=f"{tested // 10:,}",
+        trained=f"{CATALOGUE[recipe.data].train:,}",
         point=f"{100 / tested:g}",
+        error=f"{100 * error:.1f}",
         features="".join(figure(feature_plot(run), feature_words(run), caption(run)) for run in runs),
         convergence=figure(accuracy_plot(runs), curve_words(runs, "test_top1", "test accuracy", percent))
         + figure(loss_plot(runs), curve_words(runs, "loss", "training loss", "{:.3f}".format)),
@@ -38,7 +42,7 @@ def write_page(folder: Path, runs: list[Run]) -> Path:
         learned=key(GREEN),
         magnitudes=panels(magnitude_curves(), "h over the norm"),
         angulars=panels(angular_curves(), "g over the angle"),
-        recipe=escape(runs[1].outcome.recipe.name),
+        command=escape(f"dcnets train {runs[1].outcome.recipe.name}"),
         footer=escape(circumstances(runs)),
     )
     path = folder / "index.html"
@@ -86,8 +90,9 @@ def caption(run: Run) -> str:
     short, long = run.mistakes_by_norm(count)
     low, high = run.norms().quantile(torch.tensor([0.05, 0.95])).tolist()
     return (
-        f"<b>{escape(run.name)}</b> Nine in ten norms lie from {low:.3g} to {high:.3g}. The median angle to the own line is "
-        f"{run.angles().median():.2g}°. Mistakes: {short} among the {count} shortest features, {long} among the {count} longest."
+        f"<b>{escape(run.name)}</b> Nine in ten norms lie from {low:.3g} to {high:.3g}. The median angle to the own line "
+        f"is {run.angles().median():.2g}°. Mistakes: {short} among the {count} shortest features, {long} among the {count} "
+        "longest."
     )
 
 
@@ -123,7 +128,7 @@ def circumstances(runs: list[Run]) -> str:
     """How the numbers came about."""
     recipe, updates = runs[0].outcome.recipe, runs[0].outcome.steps
     return (
-        f"dcnets {dcnets.__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
-        f"{torch.get_num_threads()} thread; seed {recipe.seed}, {updates:,} updates of {recipe.batch} images by "
-        f"{recipe.optimiser.capitalize()}, with random shifts of up to {recipe.pad} pixels. "
+        f"dcnets {dcnets.__version__}, torch {torch.__version__}, Python {platform.python_version()}, one thread; seed "
+        f"{recipe.seed}, {updates:,} updates of {recipe.batch} images by {recipe.optimiser.capitalize()}, the images "
+        f"shifted at random by up to {recipe.pad} px."
     )

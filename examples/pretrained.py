@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 import copy
-import gzip
 import json
-import math
 import subprocess
 import time
-import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
@@ -22,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import dcnets
+from dcnets.experiments.data import load as load_set
 
 ROOT = Path(__file__).resolve().parents[1]
 BATCH, RATE, CALIBRATION = 64, 1e-3, 8
@@ -34,14 +32,6 @@ OPERATORS: dict[str, dict[str, Any]] = {
 }
 """The paper's absolute radius comes last: there calibration sets a parameter, and not only statistics."""
 VARIANTS = ("scratch", "converted", "calibrated")
-FILES = {
-    "x": "train-images-idx3-ubyte.gz",
-    "y": "train-labels-idx1-ubyte.gz",
-    "x_test": "t10k-images-idx3-ubyte.gz",
-    "y_test": "t10k-labels-idx1-ubyte.gz",
-}
-LARGEST = 64 << 20
-"""Bytes that are unpacked of a file; MNIST's largest has 47 million."""
 
 Data = dict[str, Tensor]
 Record = dict[str, Any]
@@ -50,50 +40,18 @@ Record = dict[str, Any]
 # -- data --------------------------------------------------------------------------------------------------------------
 
 
-def read_idx(path: Path, dims: int) -> Tensor:
-    """The bytes of a gzipped IDX file as a tensor of so many dimensions; an error names the file."""
-    try:
-        with gzip.open(path) as file:
-            content = file.read(LARGEST)
-    except FileNotFoundError:
-        raise ValueError(f"{path} is missing; --data must name a folder with {', '.join(FILES.values())}") from None
-    except EOFError:
-        raise ValueError(f"{path} is truncated: the compressed data end too early; fetch it again") from None
-    except (OSError, zlib.error) as problem:
-        raise ValueError(f"{path} cannot be unpacked: {problem}") from None
-    magic, start = bytes((0, 0, 8, dims)), 4 + 4 * dims
-    if content[:4] != magic:
-        raise ValueError(
-            f"{path} begins with {content[:4].hex(' ') or 'nothing'}, expected IDX's magic number {magic.hex(' ')}"
-        )
-    if len(content) < start:
-        raise ValueError(f"{path} is truncated: {len(content)} bytes, and its header alone has {start}")
-    shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, start, 4)]
-    if len(content) - start != math.prod(shape):
-        wrong = "is truncated" if len(content) - start < math.prod(shape) else "is too long"
-        raise ValueError(f"{path} {wrong}: {len(content) - start:,} bytes follow a header that says {shape}")
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)[start:].view(shape)
-
-
-def load(folder: Path, images: int) -> Data:
+def load(folder: Path | None, images: int) -> Data:
     """The first training images and all test images, (samples, 1, 28, 28) of mean 0 and deviation 1, and their digits."""
-    data = {name: read_idx(folder / file, 3 if name.startswith("x") else 1) for name, file in FILES.items()}
-    for x, y in (("x", "y"), ("x_test", "y_test")):
-        if data[x].shape[1:] != (28, 28):
-            raise ValueError(f"{folder / FILES[x]} has images of {tuple(data[x].shape[1:])}, expected (28, 28)")
-        if len(data[x]) != len(data[y]):
-            raise ValueError(f"{folder / FILES[y]} has {len(data[y])} labels for {len(data[x])} images")
-        if len(data[y]) == 0 or data[y].max() > 9:
-            raise ValueError(f"{folder / FILES[y]} must have labels from 0 to 9")
-    if images > len(data["x"]):
-        raise ValueError(f"{folder / FILES['x']} has {len(data['x'])} images, and --images asks for {images}")
-    pixels = data["x"][:images].float()
+    mnist = load_set("mnist", folder, download=False)
+    if images > len(mnist.train):
+        raise ValueError(f"MNIST has {len(mnist.train)} training images, and --images asks for {images}")
+    pixels = mnist.train.images[:images].float()
     average, deviation = pixels.mean(), pixels.std()
     return {
-        "x": ((pixels - average) / deviation).unsqueeze(1),
-        "y": data["y"][:images].long(),
-        "x_test": ((data["x_test"].float() - average) / deviation).unsqueeze(1),
-        "y_test": data["y_test"].long(),
+        "x": (pixels - average) / deviation,
+        "y": mnist.train.labels[:images],
+        "x_test": (mnist.test.images.float() - average) / deviation,
+        "y_test": mnist.test.labels,
     }
 
 
@@ -253,7 +211,7 @@ def verdict(records: list[Record], operator: str, when: str) -> str:
 def read_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder with MNIST's four .gz files")
+    parser.add_argument("--data", type=Path, help="folder with MNIST (default: DCNETS_DATA, else ~/.cache/dcnets)")
     parser.add_argument("--epochs", type=int, default=5, help="epochs of the plain network (default: %(default)s)")
     parser.add_argument("--images", type=int, default=6000, help="training images (default: %(default)s)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="default: 0 1 2")

@@ -1,7 +1,6 @@
 """`fit`: it learns, goes on where it was to the last bit, stops when told, and says when and where it diverged."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import tiny_data, tiny_model, tiny_recipe, tiny_source, tiny_test
+from tiny import StopAt, tiny_data, tiny_model, tiny_recipe, tiny_source, tiny_test
 from torch import nn
 from torch.nn import functional as F
 
@@ -176,26 +175,13 @@ def test_bf16_trains_on_a_cpu(digits):
 # -- going on --------------------------------------------------------------------------------------------------------
 
 
-class StopAfter:
-    """A source that sends SIGTERM to its own process at an update."""
-
-    def __init__(self, source, update, number=signal.SIGTERM):
-        self.source, self.left, self.number = source, update, number
-        self.batch_size, self.batches, self.begin, self.batch = source.batch_size, source.batches, source.begin, source.batch
-
-    def advance(self):
-        self.left -= 1
-        if self.left == 0:
-            os.kill(os.getpid(), self.number)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("update", [1, 8, 13])
 def test_a_stopped_run_goes_on_to_the_same_bits(digits, tmp_path, update, number):
     recipe, before = tiny_recipe(), signal.getsignal(number)
     undisturbed, whole = trained(digits, recipe)
     torch.manual_seed(1)
-    source = StopAfter(tiny_source(digits, recipe), update, number)
+    source = StopAt(tiny_source(digits, recipe), update, number)
     model = tiny_model()
     torch.manual_seed(1)
     with pytest.raises(StoppedError, match=f"stopped after {update} of 24 updates; the state is in .*same command goes on"):
@@ -220,7 +206,7 @@ def test_a_plateau_is_remembered(digits, tmp_path):
     model = tiny_model()
     torch.manual_seed(1)
     with pytest.raises(StoppedError):
-        fit(model, StopAfter(tiny_source(digits, recipe), 22), recipe, tiny_test(digits), folder=tmp_path, settings=QUIET)
+        fit(model, StopAt(tiny_source(digits, recipe), 22), recipe, tiny_test(digits), folder=tmp_path, settings=QUIET)
     _, outcome = trained(digits, recipe, folder=tmp_path)
     assert [row["rate"] for row in outcome.history] == [row["rate"] for row in whole.history]
 

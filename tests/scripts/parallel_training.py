@@ -4,8 +4,6 @@ Usage: torchrun --nproc-per-node 2 parallel_training.py FOLDER
 """
 
 import json
-import os
-import signal
 import sys
 from pathlib import Path
 
@@ -13,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from safetensors.torch import save_file
-from tiny import tiny_data, tiny_model, tiny_recipe, tiny_source, tiny_test
+from tiny import StopAt, tiny_data, tiny_model, tiny_recipe, tiny_source, tiny_test
 
 from dcnets.experiments.distributed import join
 from dcnets.experiments.signals import StoppedError
@@ -27,19 +25,6 @@ CASES = {
     "dropout": ({}, {"iterations": 48}, 1),
 }
 """Model, recipe and accumulated pieces of each training."""
-
-
-class StopAt:
-    """A source that sends SIGTERM to its own process at an update."""
-
-    def __init__(self, source, update):
-        self.source, self.left = source, update
-        self.batch_size, self.batches, self.begin, self.batch = source.batch_size, source.batches, source.begin, source.batch
-
-    def advance(self):
-        self.left -= 1
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def train(name, dataset, team, folder=None, stop=None):
