@@ -17,7 +17,7 @@ from dcnets.angular import ANGULARS
 from dcnets.magnitude import MAGNITUDES
 
 # Okabe and Ito's colours, which colour-blind eyes tell apart.
-BLUE, ORANGE, GREEN, PURPLE, SKY, BLACK = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#222222"
+BLUE, ORANGE, GREEN, BLACK = "#0072B2", "#D55E00", "#009E73", "#222222"
 PALE, LINE = "#d5dae1", "#8a93a0"
 REACH = 3.0
 """The largest ‖x‖ of a plot, in radii."""
