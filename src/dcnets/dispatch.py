@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, ParamSpec, TypedDict, TypeVar, cast
@@ -25,11 +26,16 @@ R = TypeVar("R")
 
 BACKENDS = ("auto", "reference", "fused")
 
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Whether Triton's interpreter stands in for a GPU."""
+
 _backend = "auto"
 
 
 class backend:  # noqa: N801 (a verb, like torch.no_grad)
-    """Choose the path: "auto" (fused where it can be), "reference" (the plain formula) or "fused" (or an error).
+    """Choose the path: "auto" (the fastest measured), "reference" (the plain formula) or "fused" (or an error).
+
+    "fused" is Triton's on a GPU where there are programs for the layer, and the hand-written one elsewhere.
 
     `backend("reference")` holds until the next call; as a context manager or decorator it is undone at the end.
     """
@@ -90,8 +96,8 @@ def respond(
             mean_norm = mean_norm(patch_norm(x, patches, operator.eps))
         if mean_norm is not None:
             mean_norm = torch.as_tensor(mean_norm, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
-        y, n = compute(x, unit.to(x.dtype), bias, mean_norm, patches, formula, values)
-        return finish(y), reference.mean(n) if formula.relative and mean_norm is None else mean_norm
+        y, m = compute(x, unit.to(x.dtype), bias, mean_norm, patches, formula, values)
+        return finish(y), m if formula.relative else None
 
 
 def compute(
@@ -103,7 +109,25 @@ def compute(
     formula: Formula,
     values: dict[str, Value],
 ) -> tuple[Tensor, Tensor]:
-    """The output and the patch norms, by the definition or by the hand-written path."""
+    """The output and the mean norm that ρ is measured by: by the definition, by Triton, or by the hand-written path."""
+    if on_triton(x, unit, patches, formula):
+        from dcnets.kernels.gpu import ops
+
+        return ops.respond(x, unit, bias, mean_norm, patches, formula, values)
+    y, n = in_torch(x, unit, bias, mean_norm, patches, formula, values)
+    return y, reference.mean(n) if mean_norm is None else mean_norm
+
+
+def in_torch(
+    x: Tensor,
+    unit: Tensor,
+    bias: Tensor | None,
+    mean_norm: Tensor | None,
+    patches: Patches,
+    formula: Formula,
+    values: dict[str, Value],
+) -> tuple[Tensor, Tensor]:
+    """The output and the patch norms, without Triton."""
     if pure_torch_needed() or not fused(formula):
         return reference.decouple(x, unit, bias, mean_norm, patches, formula, values)
     if torch.is_grad_enabled() and any(
@@ -220,6 +244,16 @@ def is_vmapped(t: Tensor) -> bool:
             return True
         t = torch._C._functorch.get_unwrapped(t)
     return False
+
+
+def on_triton(x: Tensor, unit: Tensor, patches: Patches, formula: Formula) -> bool:
+    """Whether the Triton programs are to be taken: on a GPU, asked for by name, and where there are any for this."""
+    wanted = _backend == "fused" and (x.is_cuda or INTERPRETED) and not torch.compiler.is_exporting()
+    if not wanted or in_transform() or forward_ad._current_level >= 0:
+        return False
+    from dcnets.kernels.gpu import ops
+
+    return ops.can(x, unit, patches, formula)
 
 
 def fused(formula: Formula) -> bool:

@@ -1,0 +1,1 @@
+"""The Triton path: needs triton, and is imported only where it is taken."""
