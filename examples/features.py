@@ -12,7 +12,8 @@ from dcnets.experiments.data.catalogue import CATALOGUE
 from dcnets.experiments.distributed import Team
 from dcnets.experiments.recipe import Recipe
 from dcnets.experiments.run import build_model, open_data
-from dcnets.experiments.train import Outcome, Settings, fit
+from dcnets.experiments.settings import Outcome, Settings
+from dcnets.experiments.train import fit
 
 RECIPES = {
     "Ordinary convolution": "mnist-subset-features2d",

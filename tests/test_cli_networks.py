@@ -17,7 +17,7 @@ from dcnets.experiments.data.resident import in_order
 from dcnets.experiments.evaluate import evaluate
 from dcnets.experiments.rebuild import blank, rebuild, recipe_of
 from dcnets.experiments.run import run
-from dcnets.experiments.train import Settings
+from dcnets.experiments.settings import Settings
 from dcnets.experiments.weights import load_weights, open_checkpoint, weights
 
 DIGITS = "mnist-subset-features2d"

@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from dcnets.experiments.recipe import Recipe
+from dcnets.experiments.settings import Outcome
 from dcnets.experiments.signals import StoppedError
-from dcnets.experiments.train import Outcome
 
 for needed in ("matplotlib", "rich", "safetensors"):
     pytest.importorskip(needed)

@@ -19,8 +19,9 @@ from dcnets.decoupled import Decoupled
 from dcnets.experiments import checkpoint
 from dcnets.experiments.checkpoint import CheckpointError
 from dcnets.experiments.evaluate import evaluate
+from dcnets.experiments.settings import Settings
 from dcnets.experiments.signals import StoppedError
-from dcnets.experiments.train import Settings, fit
+from dcnets.experiments.train import fit
 
 QUIET = Settings(quiet=True)
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -139,6 +140,7 @@ def test_weighted_gradients_scale_loss_and_penalty(digits):
     (F.cross_entropy(twin(x), y, label_smoothing=0.01) + 5.0 * orthonormal_penalty(twin)).backward()
     wanted = twin[0].weight - 0.1 * Weighting(twin[0])(twin[0].weight.grad)
     torch.testing.assert_close(model[0].weight, wanted.detach(), rtol=1e-5, atol=1e-6)
+    assert not model[0].weight._backward_hooks, "the model is given back as it was, but for its weights"
 
 
 def test_a_normalised_classifier_is_neither_projected_nor_penalised(digits):

@@ -12,7 +12,8 @@ from tiny import tiny_data, tiny_model, tiny_recipe, tiny_source, tiny_test
 from dcnets.experiments import data
 from dcnets.experiments.data.resident import in_order
 from dcnets.experiments.data.sets import Split
-from dcnets.experiments.train import Settings, fit
+from dcnets.experiments.settings import Settings
+from dcnets.experiments.train import fit
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),

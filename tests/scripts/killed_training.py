@@ -16,7 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from tiny import tiny_data, tiny_model, tiny_recipe, tiny_source, tiny_test
 
-from dcnets.experiments.train import Settings, fit
+from dcnets.experiments.settings import Settings
+from dcnets.experiments.train import fit
 
 torch.set_num_threads(1)
 DATASET = tiny_data()

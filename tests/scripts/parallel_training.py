@@ -14,8 +14,9 @@ from safetensors.torch import save_file
 from tiny import StopAt, tiny_data, tiny_model, tiny_recipe, tiny_source, tiny_test
 
 from dcnets.experiments.distributed import join
+from dcnets.experiments.settings import Settings
 from dcnets.experiments.signals import StoppedError
-from dcnets.experiments.train import Settings, fit
+from dcnets.experiments.train import fit
 
 CASES = {
     "ordinary": ({"operator": False, "batch_norm": False, "dropout": 0.0}, {"operator": None}, 1),

@@ -18,7 +18,7 @@ from dcnets.experiments.data.catalogue import STREAMS
 from dcnets.experiments.recipe import Recipe
 
 if TYPE_CHECKING:
-    from dcnets.experiments.train import Outcome
+    from dcnets.experiments.settings import Outcome
 
 RESULTS = Path("results/runs.jsonl")
 
@@ -65,7 +65,7 @@ def train(
 
     from dcnets.cli.supply import listing, supply
     from dcnets.experiments.run import run
-    from dcnets.experiments.train import Settings
+    from dcnets.experiments.settings import Settings
 
     if threads is not None:
         torch.set_num_threads(threads)

@@ -19,7 +19,8 @@ from dcnets.experiments.data.catalogue import STREAMS
 from dcnets.experiments.data.resident import Resident, in_order
 from dcnets.experiments.distributed import Team, join
 from dcnets.experiments.recipe import Recipe
-from dcnets.experiments.train import Batches, Outcome, Settings, fit
+from dcnets.experiments.settings import Outcome, Settings
+from dcnets.experiments.train import Batches, fit
 from dcnets.experiments.weights import start_from
 from dcnets.models.catalogue import NETWORKS, create, keywords
 

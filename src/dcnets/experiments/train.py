@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from dcnets.experiments.optimizer_state import flatten_optimizer, restore_optimi
 from dcnets.experiments.progress import Progress
 from dcnets.experiments.recipe import Recipe
 from dcnets.experiments.schedule import Schedule
+from dcnets.experiments.settings import Outcome, Settings
 from dcnets.experiments.signals import StoppedError, Wish, watched
 from dcnets.experiments.update import Update, decoupled_body, make_optimiser, set_rate
 from dcnets.experiments.weights import PREFIX, load_weights, under
@@ -33,35 +35,6 @@ LOOK = 0.5
 """Seconds from one look at the totals, which waits for the device, to the next."""
 LOOK_TOGETHER = 20
 """Updates from one agreement of several processes to the next on whether to look, save or stop."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a run is carried out; none of it changes what is computed, but for rounding."""
-
-    compiled: bool = False
-    captured: bool = False
-    pieces: int = 1
-    sync_bn: bool = False
-    sync_radius: bool = False
-    save_seconds: float = 60.0
-    fresh: bool = False
-    quiet: bool = False
-    tensorboard: bool = False
-
-
-@dataclass
-class Outcome:
-    """What came of a run: the last test's scores, every test by step, whether and how it diverged, the updates done now."""
-
-    recipe: Recipe
-    steps: int
-    scores: Scores | None
-    history: list[dict[str, Any]]
-    seconds: float
-    preparation: float
-    divergence: str | None = None
-    updates: int = 0
 
 
 def fit(
@@ -95,8 +68,7 @@ class Training:
         self.projects = len(self.body) > 0 and recipe.filters == "projected"
         if self.projects:
             projectable(self.body)  # refuses now what could not be projected later
-        if len(self.body) > 0 and recipe.filters == "weighted":
-            weighted_gradients(self.body)
+        self.weighs = len(self.body) > 0 and recipe.filters == "weighted"
         self.total = recipe.length(source.batches)
         self.test_every = max(1, round(recipe.evaluate_every * source.batches))
         self.schedule, self.rate = Schedule(recipe, self.total), recipe.rate
@@ -112,7 +84,12 @@ class Training:
         self.metrics = Metrics(folder, tensorboard=settings.tensorboard) if folder and team.leads else None
 
     def run(self, wish: Wish) -> Outcome:
-        """Go on to the end, to a loss that is not finite, or to a signal."""
+        """Go on to the end, to a loss that is not finite, or to a signal; nothing of it stays with the model."""
+        with weighted_gradients(self.body) if self.weighs else nullcontext(), self.metrics or nullcontext():
+            return self.go(wish)
+
+    def go(self, wish: Wish) -> Outcome:
+        """Resume, prepare, train, and say what came of it."""
         begin = time.perf_counter()
         note, divergence = self.resume()
         before = self.step

@@ -122,7 +122,7 @@ class Update:
 
         Afterwards the source has to be told anew where to begin.
         """
-        before = Snapshot(self.model, self.optimiser, self.device)
+        before, totals = Snapshot(self.model, self.optimiser, self.device), self.totals.clone()
         side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side):
@@ -136,7 +136,10 @@ class Update:
             self.run()
         self.graph = graph
         before.restore()
-        self.totals.zero_(), self.count.zero_(), self.diverged.fill_(-1), self.skip.zero_()
+        self.totals.copy_(totals)
+        self.count.zero_()
+        self.diverged.fill_(-1)
+        self.skip.zero_()
 
 
 def booked(totals: Tensor, count: Tensor, diverged: Tensor, skip: Tensor, scores: Tensor, images: int) -> None:
