@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 from tiny import StopAt, tiny_data, tiny_model, tiny_recipe, tiny_source, tiny_test
 
+from dcnets.cli import leave
 from dcnets.experiments.distributed import join
 from dcnets.experiments.settings import Settings
 from dcnets.experiments.signals import StoppedError
@@ -61,3 +62,4 @@ def main(folder):
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    leave(0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import NoReturn
 
 EXTRA = {"click": "click", "numpy": "numpy", "PIL": "pillow", "rich": "rich", "safetensors": "safetensors"}
 """What the extra `train` installs: the names that are imported, and the packages that have them."""
@@ -17,7 +19,19 @@ def main() -> None:
         if told is None:
             raise
         sys.exit(f"error: {told}")
-    program()
+    try:
+        program()
+    except SystemExit as end:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            leave(end.code)
+        raise
+
+
+def leave(code: str | int | None) -> NoReturn:
+    """End one of several processes at once: now and then torch's threads for messages abort an orderly exit."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def what_is_missing(error: ModuleNotFoundError) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,7 +83,10 @@ def join(device: str) -> Iterator[tuple[Team, torch.device]]:
     if own.type == "cuda":
         torch.cuda.set_device(own)
     dist.init_process_group("nccl" if own.type == "cuda" else "gloo")
+    team = Team(rank, world)
     try:
-        yield Team(rank, world), own
+        yield team, own
+        gc.collect()  # wrapped models go before the group that they hold on to
+        team.wait()
     finally:
         dist.destroy_process_group()

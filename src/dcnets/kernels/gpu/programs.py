@@ -22,6 +22,17 @@ def settled(value, KIND: tl.constexpr, at, inside):
 
 
 @triton.jit
+def operands(rho, alpha, beta, k, p, weight_norm, m, KINDS: tl.constexpr, at, inside):
+    """(ρ·m, α, β, ‖w‖) for h and (k, p) for g; KINDS has two bits for each value."""
+    radius = settled(rho, KINDS & 3, at, inside) * m
+    of_h = (
+        radius, settled(alpha, (KINDS >> 2) & 3, at, inside), settled(beta, (KINDS >> 4) & 3, at, inside),
+        settled(weight_norm, (KINDS >> 10) & 3, at, inside),
+    )  # fmt: skip
+    return of_h, (settled(k, (KINDS >> 6) & 3, at, inside), settled(p, (KINDS >> 8) & 3, at, inside))
+
+
+@triton.jit
 def square_sums(
     x, sums, rows, positions, groups, channels, step_batch, step_position, step_channel,
     ROWS: tl.constexpr, CHANNELS: tl.constexpr,
@@ -100,10 +111,7 @@ def respond(
     if RADIUS == 2:
         if (tl.program_id(0) == 0) & (group == 0):
             tl.store(mean, m)
-    radius = settled(rho, (KINDS >> 0) & 3, at, inside) * m
-    a, b = settled(alpha, (KINDS >> 2) & 3, at, inside), settled(beta, (KINDS >> 4) & 3, at, inside)
-    k, p = settled(k, (KINDS >> 6) & 3, at, inside), settled(p, (KINDS >> 8) & 3, at, inside)
-    w = settled(weight_norm, (KINDS >> 10) & 3, at, inside)
+    of_h, of_g = operands(rho, alpha, beta, k, p, weight_norm, m, KINDS, at, inside)
     for tile in range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0)):
         row = (tl.zeros([ROWS], dtype=tl.int64) + tile) * ROWS + tl.arange(0, ROWS)
         live = row < rows
@@ -115,8 +123,8 @@ def respond(
         u = n
         if STRETCHED:
             u = n * settled(stretch, (KINDS >> 12) & 3, at, inside)
-        h, _, _, _, _, _ = H(u, radius, a, b, w)
-        g, _, _, _ = G(c, k, p)
+        h, _, _, _, _, _ = H(u, of_h[0], of_h[1], of_h[2], of_h[3])
+        g, _, _, _ = G(c, of_g[0], of_g[1])
         value = h * g
         if SCALED:
             value *= settled(scale, (KINDS >> 14) & 3, at, inside)
@@ -145,10 +153,7 @@ def respond_backward(
     m = 1.0
     if RADIUS != 0:
         m = tl.load(mean).to(tl.float32)
-    radius = settled(rho, (KINDS >> 0) & 3, at, inside) * m
-    a, b = settled(alpha, (KINDS >> 2) & 3, at, inside), settled(beta, (KINDS >> 4) & 3, at, inside)
-    k, p = settled(k, (KINDS >> 6) & 3, at, inside), settled(p, (KINDS >> 8) & 3, at, inside)
-    w = settled(weight_norm, (KINDS >> 10) & 3, at, inside)
+    of_h, of_g = operands(rho, alpha, beta, k, p, weight_norm, m, KINDS, at, inside)
     stretched, scaled = 1.0, 1.0
     if STRETCHED:
         stretched = settled(stretch, (KINDS >> 12) & 3, at, inside)
@@ -167,8 +172,8 @@ def respond_backward(
         c = tl.load(z + place, mask=both, other=0.0).to(tl.float32) / n
         from_there = (batch * d_batch + position * d_position)[:, None] + (at * d_filter)[None, :]
         d = tl.load(dy + from_there, mask=both, other=0.0).to(tl.float32)
-        h, h_n, h_rho, h_alpha, h_beta, h_w = H(n * stretched, radius, a, b, w)
-        g, g_c, g_k, g_p = G(c, k, p)
+        h, h_n, h_rho, h_alpha, h_beta, h_w = H(n * stretched, of_h[0], of_h[1], of_h[2], of_h[3])
+        g, g_c, g_k, g_p = G(c, of_g[0], of_g[1])
         if (WANTED >> 28) & 15 > 0:
             t_scale += tl.sum(d * h * g, axis=0)
         d = d * scaled
