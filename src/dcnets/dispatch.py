@@ -81,9 +81,13 @@ class Tensors(TypedDict, total=False):
 
 
 def respond(
-    x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, operator: Operator, tensors: Tensors
-) -> tuple[Tensor, Tensor | None]:
-    """f(w, x) for every filter and patch, and the mean norm that a relative radius was measured by (None without one)."""
+    x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, operator: Operator, tensors: Tensors,
+    path: Callable[..., tuple[Tensor, Tensor]] | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """f(w, x) for every filter and patch, and the mean norm that a relative radius was measured by (None without one).
+
+    `path` takes the place of `compute`, for layers that do more than respond.
+    """
     x = matched(x, weight)
     with torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext():
         x, patches, finish = geometry.take(x, weight)
@@ -96,7 +100,7 @@ def respond(
             mean_norm = mean_norm(patch_norm(x, patches, operator.eps))
         if mean_norm is not None:
             mean_norm = torch.as_tensor(mean_norm, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
-        y, m = compute(x, unit.to(x.dtype), bias, mean_norm, patches, formula, values)
+        y, m = (path or compute)(x, unit.to(x.dtype), bias, mean_norm, patches, formula, values)
         return finish(y), m if formula.relative else None
 
 

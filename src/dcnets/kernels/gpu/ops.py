@@ -35,19 +35,29 @@ def respond(
     values: dict[str, Value],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The output and the mean norm that ρ was measured by, as `reference.decouple` defines them."""
-    tensors, numbers, present = [], [], [int(name in values) for name in NAMES]
+    tensors, numbers, present, settings = packed(values, patches)
+    h, g = cast(Any, formula.h).name, cast(Any, formula.g).name
+    y, _, _, m = decouple(
+        x, unit, bias, mean_norm, *tensors, numbers, present, h, g, formula.eps, formula.relative, *settings,
+        patches.groups,
+    )  # fmt: skip
+    return y, m
+
+
+def packed(
+    values: dict[str, Value], patches: Patches
+) -> tuple[list[Tensor | None], list[float], list[int], list[list[int]]]:
+    """The values as an operator of torch takes them: tensors, numbers, which are there; then stride, padding, dilation."""
+    present = [int(name in values) for name in NAMES]
+    tensors: list[Tensor | None] = []
+    numbers: list[float] = []
     for name in NAMES:
         value = values.get(name, 1.0)
         tensors.append(value.reshape(-1) if isinstance(value, Tensor) else None)
         numbers.append(1.0 if isinstance(value, Tensor) else float(value))
-    empty: tuple[int, ...] = ()
-    settings = (empty, empty, empty) if isinstance(patches, Matrix) else (patches.stride, patches.padding, patches.dilation)
-    h, g = cast(Any, formula.h).name, cast(Any, formula.g).name
-    y, _, _, m = decouple(
-        x, unit, bias, mean_norm, *tensors, numbers, present, h, g, formula.eps, formula.relative, *map(list, settings),
-        patches.groups,
-    )  # fmt: skip
-    return y, m
+    if isinstance(patches, Matrix):
+        return tensors, numbers, present, [[], [], []]
+    return tensors, numbers, present, [list(patches.stride), list(patches.padding), list(patches.dilation)]
 
 
 def known(tensors: tuple[Tensor | None, ...], numbers: list[float], present: list[int]) -> dict[str, Tensor | float]:
