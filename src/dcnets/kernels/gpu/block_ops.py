@@ -75,23 +75,23 @@ def block_backward(
     weight_norm: Tensor | None, stretch: Tensor | None, scale: Tensor | None, numbers: list[float], present: list[int],
     wanted: str, need_x: bool, need_unit: bool, own_mean: bool, h: str, g: str, eps: float, relative: bool, bn_eps: float,
     relu: bool, stride: list[int], padding: list[int], dilation: list[int], groups: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """dx, dunit, (2 + wanted, filters) with dβ and dγ first, and dm; empty where not needed."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """dx, dunit, dβ and dγ (2, filters), the gradients of the values named in `wanted`, and dm; empty where not needed."""
     values, names = known((rho, alpha, beta, k, p, weight_norm, stretch, scale), numbers, present), wanted.split()
     x = launch.dense(x)
     passes = Block(z, n, relative, h, g, values, groups, gamma, bn_beta, bn_eps, relu)
-    dz, dn, totals = passes.backward(dy, m, mean, variance, names)
+    dz, dn, sums, totals = passes.backward(dy, m, mean, variance, names)
     dx, dunit = patches_of(unit, stride, padding, dilation, groups).products_backward(dz, x, unit, need_x, need_unit)
     dmean = dy.new_zeros((), dtype=torch.float32)
     if relative and "rho" in names:
-        per_rho = totals[2 + names.index("rho")]
+        per_rho = totals[names.index("rho")]
         dmean = (per_rho * values["rho"]).sum()
         per_rho *= m
     if dx is not None:
         dx = launch.dense(dx)
         view = windows_of(x, unit, stride, padding, dilation)
         launch.add_norm_gradient(dx, x, n, dn, dmean if relative and own_mean else None, groups, view)
-    return dy.new_empty(0) if dx is None else dx, dy.new_empty(0) if dunit is None else dunit, totals, dmean
+    return dy.new_empty(0) if dx is None else dx, dy.new_empty(0) if dunit is None else dunit, sums, totals, dmean
 
 
 @block_backward.register_fake
@@ -101,12 +101,12 @@ def _(
     weight_norm: Tensor | None, stretch: Tensor | None, scale: Tensor | None, numbers: list[float], present: list[int],
     wanted: str, need_x: bool, need_unit: bool, own_mean: bool, h: str, g: str, eps: float, relative: bool, bn_eps: float,
     relu: bool, stride: list[int], padding: list[int], dilation: list[int], groups: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     patches = patches_of(unit, stride, padding, dilation, groups)
     dx, dunit = patches.products_backward(torch.empty_like(z), x, unit, need_x, need_unit)
-    totals = dy.new_empty((2 + len(wanted.split()), z.shape[1]), dtype=torch.float32)
+    sums, totals = (dy.new_empty((count, z.shape[1]), dtype=torch.float32) for count in (2, max(1, len(wanted.split()))))
     scalar = dy.new_empty((), dtype=torch.float32)
-    return dy.new_empty(0) if dx is None else dx, dy.new_empty(0) if dunit is None else dunit, totals, scalar
+    return dy.new_empty(0) if dx is None else dx, dy.new_empty(0) if dunit is None else dunit, sums, totals, scalar
 
 
 def remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -131,15 +131,15 @@ def backward(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Any, ...]:
     wanted = [name for name, need in zip(NAMES, need_values, strict=True) if need]
     if relative and "rho" not in wanted and (need_mean or (need_x and ctx.own_mean)):
         wanted.append("rho")
-    dx, dunit, totals, dmean = block_backward(
+    dx, dunit, sums, totals, dmean = block_backward(
         dy, x, unit, gamma, bn_beta, z, n, m, mean, variance, *tensors, numbers, present, " ".join(wanted), need_x,
         need_unit, ctx.own_mean, h, g, eps, relative, bn_eps, relu, *windows,
     )  # fmt: skip
     dvalues = [
-        folded(totals[2 + wanted.index(name)], tensor) if need and tensor is not None else None
+        folded(totals[wanted.index(name)], tensor) if need and tensor is not None else None
         for name, tensor, need in zip(NAMES, tensors, need_values, strict=True)
     ]
-    of_norm = totals[1].to(gamma.dtype) if need_gamma else None, totals[0].to(bn_beta.dtype) if need_beta else None
+    of_norm = sums[1].to(gamma.dtype) if need_gamma else None, sums[0].to(bn_beta.dtype) if need_beta else None
     given = dmean if need_mean else None
     return (dx if need_x else None, dunit if need_unit else None, *of_norm, given, *dvalues, *nothing)
 

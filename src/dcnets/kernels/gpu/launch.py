@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 import triton
@@ -21,6 +22,8 @@ BLOCK = 512
 """Positions of a block of norms."""
 PARTS = 256
 """The most programs that add up norms, each leaving a partial sum."""
+ACROSS = 16
+"""Sums that one program adds up over all programs before it."""
 WIDEST = 4096
 """The most filters of a group that fit into a tile."""
 
@@ -128,42 +131,77 @@ def flat(values: dict[str, Tensor | float]) -> list[Tensor | float]:
     return [value.contiguous() if isinstance(value, Tensor) else float(value) for value in own]
 
 
+def grid_of(z: Tensor, groups: int) -> tuple[int, int]:
+    """The programs that walk over the tiles of z, for each group."""
+    rows = len(z) * math.prod(z.shape[2:])
+    return min(triton.cdiv(rows, tile_of(z.shape[1] // groups)["ROWS"]), programs_for(z)), groups
+
+
+def shape_of(z: Tensor, groups: int) -> tuple[int, int, int, int]:
+    """Rows, positions, groups, and filters of a group."""
+    positions = math.prod(z.shape[2:])
+    return len(z) * positions, positions, groups, z.shape[1] // groups
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Batch norm behind a layer: mean and (biased) variance of the response, weight γ and ε, and whether a ReLU follows."""
+
+    mean: Tensor
+    variance: Tensor
+    weight: Tensor
+    eps: float
+    relu: bool
+
+
+def compiled_for(h: str, g: str, values: dict[str, Tensor | float], filters: int) -> dict[str, Any]:
+    """What a program is compiled for: operator, kinds of its values, tile."""
+    return {"H": magnitudes.TWINS[h], "G": angulars.TWINS[g], "KINDS": kinds(values), **tile_of(filters)}
+
+
 def respond(
     z: Tensor, n: Tensor, bias: Tensor | None, mean: Tensor | None, partials: Tensor, parts: int, relative: bool, h: str,
-    g: str, values: dict[str, Tensor | float], groups: int,
+    g: str, values: dict[str, Tensor | float], groups: int, norm: Norm | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """y in the layout of z, and the mean norm that ρ was measured by."""
-    y = torch.empty_like(z)
-    filters, positions = z.shape[1] // groups, math.prod(z.shape[2:])
-    rows, tile = len(z) * positions, tile_of(filters)
-    radius = 0 if not relative else 2 if mean is None else 1
+    y, radius = torch.empty_like(z), 0 if not relative else 2 if mean is None else 1
     m = torch.empty((), dtype=torch.float32, device=z.device) if mean is None else mean
-    grid = (min(triton.cdiv(rows, tile["ROWS"]), programs_for(z)), groups)
-    programs.respond[grid](
-        z, y, n, z if bias is None else bias, partials, m, parts, n.numel(), *flat(values), rows, positions, groups, filters,
-        *strides(z), H=magnitudes.TWINS[h], G=angulars.TWINS[g], RADIUS=radius, BIAS=bias is not None, KINDS=kinds(values),
-        STRETCHED="stretch" in values, SCALED="scale" in values, PARTS=triton.next_power_of_2(parts), **tile,
+    of_norm = (z, z, z, 0.0) if norm is None else (norm.mean, norm.variance, norm.weight, norm.eps)
+    programs.respond[grid_of(z, groups)](
+        z, y, n, z if bias is None else bias, partials, m, parts, n.numel(), *of_norm, *flat(values), *shape_of(z, groups),
+        *strides(z), RADIUS=radius, BIAS=bias is not None, NORMALISED=norm is not None, RELU=norm is not None and norm.relu,
+        PARTS=triton.next_power_of_2(parts), **compiled_for(h, g, values, z.shape[1] // groups),
     )  # fmt: skip
     return y, m
 
 
 def respond_backward(
     dy: Tensor, z: Tensor, n: Tensor, mean: Tensor, relative: bool, h: str, g: str, values: dict[str, Tensor | float],
-    wanted: list[str], groups: int,
+    wanted: list[str], groups: int, norm: Norm | None = None, bias: Tensor | None = None, sums: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """dz, dn, and the gradients of the wanted values (values, filters), that of ρ being that of ρ·m."""
-    dy, dz, dn = dense(dy), torch.empty_like(z), torch.empty_like(n)
-    filters, positions = z.shape[1] // groups, math.prod(z.shape[2:])
-    rows, tile = len(z) * positions, tile_of(filters)
-    grid = (min(triton.cdiv(rows, tile["ROWS"]), programs_for(z)), groups)
-    totals = torch.empty(grid[0], max(1, len(wanted)), z.shape[1], dtype=torch.float32, device=z.device)
+    """dz, dn, and the gradients of the wanted values (values, filters), that of ρ being that of ρ·m.
+
+    Behind a norm, `bias` and `sums` are its β, and Σd and Σd·f̂ of each filter.
+    """
+    dy, dz, dn, grid = dense(dy), torch.empty_like(z), torch.empty_like(n), grid_of(z, groups)
+    shares = torch.empty(grid[0], max(1, len(wanted)), z.shape[1], dtype=torch.float32, device=z.device)
     places = sum((1 + wanted.index(name)) << (4 * place) for place, name in enumerate(NAMES) if name in wanted)
+    of_norm = (z, z, z, z, 0.0, z) if norm is None else (bias, norm.mean, norm.variance, norm.weight, norm.eps, sums)
     programs.respond_backward[grid](
-        dy, z, dz, n, dn, totals, mean, totals, totals.stride(0), *flat(values), rows, positions, groups, filters,
-        *strides(z), *strides(dy), H=magnitudes.TWINS[h], G=angulars.TWINS[g], RADIUS=int(relative), KINDS=kinds(values),
-        WANTED=places, STRETCHED="stretch" in values, SCALED="scale" in values, **tile,
+        dy, z, dz, n, dn, mean, *of_norm, shares, shares.stride(0), *flat(values), *shape_of(z, groups), *strides(z),
+        *strides(dy), RADIUS=int(relative), WANTED=places, NORMALISED=norm is not None,
+        RELU=norm is not None and norm.relu, **compiled_for(h, g, values, z.shape[1] // groups),
     )  # fmt: skip
-    return dz, dn, totals.sum(0)
+    return dz, dn, add_up(shares)
+
+
+def add_up(shares: Tensor) -> Tensor:
+    """Σ shares over the programs, which are the first axis."""
+    totals = torch.empty(shares.shape[1:], dtype=torch.float32, device=shares.device)
+    programs.add_up[(triton.cdiv(totals.numel(), ACROSS),)](
+        shares, totals, len(shares), totals.numel(), PROGRAMS=triton.next_power_of_2(len(shares)), ENTRIES=ACROSS
+    )
+    return totals
 
 
 def add_norm_gradient(

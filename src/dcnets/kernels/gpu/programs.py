@@ -95,14 +95,24 @@ def mean_norm(partials, mean, parts, count, RADIUS: tl.constexpr, PARTS: tl.cons
 
 
 @triton.jit
+def rows_of(tile, rows, positions, ROWS: tl.constexpr):
+    """The rows of a tile: which are there, and the image and position of each."""
+    row = (tl.zeros([ROWS], dtype=tl.int64) + tile) * ROWS + tl.arange(0, ROWS)
+    return row < rows, row // positions, row % positions
+
+
+@triton.jit
 def respond(
-    z, y, norms, bias, partials, mean, parts, count,
+    z, y, norms, bias, partials, mean, parts, count, centre, variance, gamma, bn_eps,
     rho, alpha, beta, k, p, weight_norm, stretch, scale,
     rows, positions, groups, filters, step_batch, step_position, step_filter,
-    H: tl.constexpr, G: tl.constexpr, RADIUS: tl.constexpr, BIAS: tl.constexpr, KINDS: tl.constexpr,
-    STRETCHED: tl.constexpr, SCALED: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, FILTERS: tl.constexpr,
+    H: tl.constexpr, G: tl.constexpr, RADIUS: tl.constexpr, KINDS: tl.constexpr, BIAS: tl.constexpr,
+    NORMALISED: tl.constexpr, RELU: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, FILTERS: tl.constexpr,
 ):  # fmt: skip
-    """y = scale · h(stretch · n) · g(z/n) + bias; the first program writes the batch's mean norm."""
+    """f = scale · h(stretch · n) · g(z/n), where NORMALISED γ·(f − centre)/√(variance + ε), plus bias, and its ReLU.
+
+    Where the radius is measured by the batch's mean norm, the first program writes it.
+    """
     group = tl.program_id(1).to(tl.int64)
     of_group = tl.arange(0, FILTERS).to(tl.int64)
     inside = of_group < filters
@@ -112,59 +122,60 @@ def respond(
         if (tl.program_id(0) == 0) & (group == 0):
             tl.store(mean, m)
     of_h, of_g = operands(rho, alpha, beta, k, p, weight_norm, m, KINDS, at, inside)
+    stretched, factor = settled(stretch, (KINDS >> 12) & 3, at, inside), settled(scale, (KINDS >> 14) & 3, at, inside)
+    offset = tl.zeros([1, FILTERS], dtype=tl.float32)
+    if BIAS:
+        offset += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)[None, :]
+    if NORMALISED:
+        rstd = 1.0 / tl.sqrt(tl.load(variance + at, mask=inside, other=1.0) + bn_eps)
+        slope = (rstd * tl.load(gamma + at, mask=inside, other=0.0).to(tl.float32))[None, :]
+        offset -= slope * tl.load(centre + at, mask=inside, other=0.0)[None, :]
+        factor = factor * slope
     for tile in range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0)):
-        row = (tl.zeros([ROWS], dtype=tl.int64) + tile) * ROWS + tl.arange(0, ROWS)
-        live = row < rows
-        batch, position = row // positions, row % positions
+        live, batch, position = rows_of(tile, rows, positions, ROWS)
         n = tl.load(norms + (batch * groups + group) * positions + position, mask=live, other=1.0)[:, None]
         both = live[:, None] & inside[None, :]
         place = (batch * step_batch + position * step_position)[:, None] + (at * step_filter)[None, :]
         c = tl.load(z + place, mask=both, other=0.0).to(tl.float32) / n
-        u = n
-        if STRETCHED:
-            u = n * settled(stretch, (KINDS >> 12) & 3, at, inside)
-        h, _, _, _, _, _ = H(u, of_h[0], of_h[1], of_h[2], of_h[3])
+        h, _, _, _, _, _ = H(n * stretched, of_h[0], of_h[1], of_h[2], of_h[3])
         g, _, _, _ = G(c, of_g[0], of_g[1])
-        value = h * g
-        if SCALED:
-            value *= settled(scale, (KINDS >> 14) & 3, at, inside)
-        if BIAS:
-            value += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)[None, :]
+        value = h * g * factor + offset
+        if RELU:
+            value = tl.maximum(value, 0.0)
         tl.store(y + place, value, mask=both)
 
 
 @triton.jit
 def respond_backward(
-    dy, z, dz, norms, dnorms, partials, mean, totals, totals_step,
+    dy, z, dz, norms, dnorms, mean, bias, centre, variance, gamma, bn_eps, totals, shares, step,
     rho, alpha, beta, k, p, weight_norm, stretch, scale,
-    rows, positions, groups, filters,
-    z_batch, z_position, z_filter, d_batch, d_position, d_filter,
+    rows, positions, groups, filters, z_batch, z_position, z_filter, d_batch, d_position, d_filter,
     H: tl.constexpr, G: tl.constexpr, RADIUS: tl.constexpr, KINDS: tl.constexpr, WANTED: tl.constexpr,
-    STRETCHED: tl.constexpr, SCALED: tl.constexpr, ROWS: tl.constexpr, FILTERS: tl.constexpr,
+    NORMALISED: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, FILTERS: tl.constexpr,
 ):  # fmt: skip
     """dz, dn of the patch norms (without the mean's part), and for each wanted value a program's share of its gradient.
 
-    KINDS has two bits for each value, and WANTED four: 0, or 1 + its place in `totals` (programs, values, filters).
+    Where NORMALISED, ∂L/∂f is γ·rstd·(d − Σd/N − f̂·Σ(d·f̂)/N) by the totals Σd and Σd·f̂, else d itself. KINDS has two bits
+    for each value, and WANTED four: 0, or 1 + its place in `shares` (programs, values, filters).
     """
     group = tl.program_id(1).to(tl.int64)
     of_group = tl.arange(0, FILTERS).to(tl.int64)
     inside = of_group < filters
     at = group * filters + of_group
-    m = 1.0
-    if RADIUS != 0:
-        m = tl.load(mean).to(tl.float32)
+    m = mean_norm(mean, mean, 1, 1, RADIUS, 1)
     of_h, of_g = operands(rho, alpha, beta, k, p, weight_norm, m, KINDS, at, inside)
-    stretched, scaled = 1.0, 1.0
-    if STRETCHED:
-        stretched = settled(stretch, (KINDS >> 12) & 3, at, inside)
-    if SCALED:
-        scaled = settled(scale, (KINDS >> 14) & 3, at, inside)
+    stretched, scaled = settled(stretch, (KINDS >> 12) & 3, at, inside), settled(scale, (KINDS >> 14) & 3, at, inside)
+    if NORMALISED:
+        rstd = (1.0 / tl.sqrt(tl.load(variance + at, mask=inside, other=1.0) + bn_eps))[None, :]
+        middle = tl.load(centre + at, mask=inside, other=0.0)[None, :]
+        weight = tl.load(gamma + at, mask=inside, other=0.0).to(tl.float32)[None, :]
+        offset = tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)[None, :]
+        plain = (tl.load(totals + at, mask=inside, other=0.0) / rows)[None, :]
+        along = (tl.load(totals + groups * filters + at, mask=inside, other=0.0) / rows)[None, :]
     zero = tl.zeros([FILTERS], dtype=tl.float32)
-    t_rho, t_alpha, t_beta, t_k, t_p, t_w, t_stretch, t_scale = zero, zero, zero, zero, zero, zero, zero, zero
+    t_rho, t_alpha, t_beta, t_k, t_p, t_weight_norm, t_stretch, t_scale = zero, zero, zero, zero, zero, zero, zero, zero
     for tile in range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0)):
-        row = (tl.zeros([ROWS], dtype=tl.int64) + tile) * ROWS + tl.arange(0, ROWS)
-        live = row < rows
-        batch, position = row // positions, row % positions
+        live, batch, position = rows_of(tile, rows, positions, ROWS)
         at_norm = (batch * groups + group) * positions + position
         n = tl.load(norms + at_norm, mask=live, other=1.0)[:, None]
         both = live[:, None] & inside[None, :]
@@ -174,46 +185,51 @@ def respond_backward(
         d = tl.load(dy + from_there, mask=both, other=0.0).to(tl.float32)
         h, h_n, h_rho, h_alpha, h_beta, h_w = H(n * stretched, of_h[0], of_h[1], of_h[2], of_h[3])
         g, g_c, g_k, g_p = G(c, of_g[0], of_g[1])
-        if (WANTED >> 28) & 15 > 0:
-            t_scale += tl.sum(d * h * g, axis=0)
-        d = d * scaled
-        dh, dg = d * g, d * h
-        dc = dg * g_c
+        df = d
+        if NORMALISED:
+            hat = (h * g * scaled - middle) * rstd
+            if RELU:
+                d = tl.where(hat * weight + offset > 0.0, d, 0.0)
+            df = tl.where(both, weight * rstd * (d - plain - hat * along), 0.0)
+        outer, inner = df * scaled * g, df * scaled * h
+        dc = inner * g_c
         tl.store(dz + place, dc / n, mask=both)
-        dn = tl.sum(tl.where(both, dh * h_n * stretched - c * dc / n, 0.0), axis=1)
+        dn = tl.sum(outer * h_n * stretched - c * dc / n, axis=1)
         tl.store(dnorms + at_norm, dn, mask=live)
         if (WANTED >> 0) & 15 > 0:
-            t_rho += tl.sum(dh * h_rho, axis=0)
+            t_rho += tl.sum(outer * h_rho, axis=0)
         if (WANTED >> 4) & 15 > 0:
-            t_alpha += tl.sum(dh * h_alpha, axis=0)
+            t_alpha += tl.sum(outer * h_alpha, axis=0)
         if (WANTED >> 8) & 15 > 0:
-            t_beta += tl.sum(dh * h_beta, axis=0)
+            t_beta += tl.sum(outer * h_beta, axis=0)
         if (WANTED >> 12) & 15 > 0:
-            t_k += tl.sum(dg * g_k, axis=0)
+            t_k += tl.sum(inner * g_k, axis=0)
         if (WANTED >> 16) & 15 > 0:
-            t_p += tl.sum(dg * g_p, axis=0)
+            t_p += tl.sum(inner * g_p, axis=0)
         if (WANTED >> 20) & 15 > 0:
-            t_w += tl.sum(dh * h_w, axis=0)
+            t_weight_norm += tl.sum(outer * h_w, axis=0)
         if (WANTED >> 24) & 15 > 0:
-            t_stretch += tl.sum(dh * h_n * n, axis=0)
-    own = totals + tl.program_id(0).to(tl.int64) * totals_step + at
+            t_stretch += tl.sum(outer * h_n * n, axis=0)
+        if (WANTED >> 28) & 15 > 0:
+            t_scale += tl.sum(df * h * g, axis=0)
+    there = shares + tl.program_id(0).to(tl.int64) * step + at
     size = groups * filters
     if (WANTED >> 0) & 15 > 0:
-        tl.store(own + (((WANTED >> 0) & 15) - 1) * size, t_rho, mask=inside)
+        tl.store(there + (((WANTED >> 0) & 15) - 1) * size, t_rho, mask=inside)
     if (WANTED >> 4) & 15 > 0:
-        tl.store(own + (((WANTED >> 4) & 15) - 1) * size, t_alpha, mask=inside)
+        tl.store(there + (((WANTED >> 4) & 15) - 1) * size, t_alpha, mask=inside)
     if (WANTED >> 8) & 15 > 0:
-        tl.store(own + (((WANTED >> 8) & 15) - 1) * size, t_beta, mask=inside)
+        tl.store(there + (((WANTED >> 8) & 15) - 1) * size, t_beta, mask=inside)
     if (WANTED >> 12) & 15 > 0:
-        tl.store(own + (((WANTED >> 12) & 15) - 1) * size, t_k, mask=inside)
+        tl.store(there + (((WANTED >> 12) & 15) - 1) * size, t_k, mask=inside)
     if (WANTED >> 16) & 15 > 0:
-        tl.store(own + (((WANTED >> 16) & 15) - 1) * size, t_p, mask=inside)
+        tl.store(there + (((WANTED >> 16) & 15) - 1) * size, t_p, mask=inside)
     if (WANTED >> 20) & 15 > 0:
-        tl.store(own + (((WANTED >> 20) & 15) - 1) * size, t_w, mask=inside)
+        tl.store(there + (((WANTED >> 20) & 15) - 1) * size, t_weight_norm, mask=inside)
     if (WANTED >> 24) & 15 > 0:
-        tl.store(own + (((WANTED >> 24) & 15) - 1) * size, t_stretch, mask=inside)
+        tl.store(there + (((WANTED >> 24) & 15) - 1) * size, t_stretch, mask=inside)
     if (WANTED >> 28) & 15 > 0:
-        tl.store(own + (((WANTED >> 28) & 15) - 1) * size, t_scale, mask=inside)
+        tl.store(there + (((WANTED >> 28) & 15) - 1) * size, t_scale, mask=inside)
 
 
 @triton.jit
@@ -268,3 +284,13 @@ def add_norm_gradient(
             x + (batch * x_batch + position * x_position)[:, None] + (at * x_channel)[None, :], mask=both, other=0.0
         )
         tl.store(there, tl.load(there, mask=both, other=0.0).to(tl.float32) + value.to(tl.float32) * e, mask=both)
+
+
+@triton.jit
+def add_up(sums, totals, programs, entries, PROGRAMS: tl.constexpr, ENTRIES: tl.constexpr):
+    """totals[entry] = Σ sums[program, entry] over all programs, in a fixed order."""
+    program = tl.arange(0, PROGRAMS).to(tl.int64)
+    at = tl.program_id(0).to(tl.int64) * ENTRIES + tl.arange(0, ENTRIES)
+    both = (program < programs)[:, None] & (at < entries)[None, :]
+    own = tl.load(sums + (program * entries)[:, None] + at[None, :], mask=both, other=0.0)
+    tl.store(totals + at, tl.sum(own, axis=0), mask=at < entries)
