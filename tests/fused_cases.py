@@ -11,7 +11,10 @@ WEIGHTINGS = ("none", "linear", "product", "separate")
 ERRORS = {torch.float32: 2e-5, torch.bfloat16: 6e-2, torch.float16: 1e-2}
 """The largest error of y and of each gradient, as a share of its largest element, against the float64 definition."""
 CANCELLED = 2e-4
-"""The same in float32 for the operator's own parameters behind batch norm, which cancels what is alike in all responses."""
+"""The same in float32 for the operator's own parameters behind batch norm, which cancels what is alike in all responses.
+
+Measured: up to 1.4e-4; torch's own float32 sequence on a CPU comes to 1.5e-5 for the same gradients.
+"""
 
 LAYERS = {
     "odd": lambda: (dcnets.DecoupledConv2d(5, 7, 3, padding=1), (3, 5, 7, 11)),

@@ -81,7 +81,7 @@ def test_weightings(weighting):
 
 def test_many_rows_share_their_statistics_exactly():
     layer = dcnets.DecoupledConv2d(3, 5, 1, magnitude="linear", angular="cosine")
-    x = torch.randn(9, 3, 40, 41) + 1
+    x = torch.randn(9, 3, 40, 41) + 1  # at + 3 the weight's gradient is 2.6e-5 off, at + 30 5.9e-3 (torch's own: 1.0e-3)
     check(block(layer, 4), x)
 
 

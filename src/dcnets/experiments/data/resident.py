@@ -13,8 +13,6 @@ from torch import Tensor
 
 from dcnets.experiments.data.augment import Augmentation, crop
 
-CHANNELS_LAST = torch.channels_last
-
 
 def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """(x − mean)/std of uint8 images (count, channels, height, width), channel by channel, as float32."""
@@ -83,5 +81,5 @@ def in_order(
     """A set from first to last in batches as they are, for evaluation; the last may be smaller."""
     for first in range(0, len(split.labels), batch):
         images, labels = split.images[first : first + batch], split.labels[first : first + batch]
-        images = images.to(device, memory_format=CHANNELS_LAST)
+        images = images.to(device, memory_format=torch.channels_last)
         yield normalise(images, mean, std), labels.to(device)
