@@ -10,11 +10,11 @@ import pytest
 from command_line import call, ok, refused
 from rich.console import Console
 from test_data_cifar import binary, pack
-from torch import randint
+from torch import cuda, device, randint
 
 from dcnets.cli import supply
 from dcnets.cli.output import drawn
-from dcnets.experiments import bench, data, results
+from dcnets.experiments import bench, data, gpu_table, results
 from dcnets.experiments.data.catalogue import CATALOGUE, Remote, names
 from dcnets.experiments.recipe import Recipe
 from dcnets.experiments.recipes import recipes
@@ -262,6 +262,41 @@ def test_a_real_benchmark(monkeypatch):
     assert row[0] == "mnist-subset-features2d-tanh-cosine"
     assert float(row[3]) > 0
     assert row[-1] == "–"
+
+
+def test_the_table_of_a_gpu_is_shown_row_by_row_and_then_whole(monkeypatch):
+    asked = []
+
+    def table(*arguments):
+        asked.append(arguments)
+        row = {"what": "tanh-cosine", "baseline": 2.0, "measured": 2.2, "unit": "ms", "ratio": 1.1, "control": 1.0}
+        yield {"row": "resnet32", **row, "bar": 1.2, "stretch": 1.08}
+        yield {"row": "b-cos", **row, "bar": None, "stretch": None}
+
+    monkeypatch.setattr(gpu_table, "table", table)
+    monkeypatch.setattr(cuda, "is_available", lambda: True)
+    result = call("bench", "--table", "--rows", "b-cos,resnet32")
+    shown = result.stdout.splitlines()
+    assert shown[0].split() == list(gpu_table.COLUMNS)
+    assert shown[1].split() == ["resnet32", "tanh-cosine", "2", "ms", "2.2", "ms", "1.100", "1.000", "1.20", "1.08", "yes"]
+    assert shown[2].split()[-3:] == ["–", "–", "–"]
+    assert [line.split()[0] for line in result.stderr.splitlines()] == ["resnet32", "b-cos"]
+    ok("bench", "--table", "--results", "mine.jsonl")
+    assert asked == [
+        (["b-cos", "resnet32"], Path("results/bench-gpu.jsonl"), device("cuda")),
+        (gpu_table.names(), Path("mine.jsonl"), device("cuda")),
+    ]
+
+
+def test_a_table_that_cannot_be_measured_is_refused(monkeypatch):
+    monkeypatch.setattr(cuda, "is_available", lambda: False)
+    for where in ("auto", "cpu", "cuda"):
+        assert "--table is measured on a GPU" in refused(1, "bench", "--table", "--device", where)
+    assert refused(2, "bench", "--table", "--rows", "eagre").startswith("error: unknown row 'eagre'; did you mean 'eager'?")
+    assert "add it" in refused(2, "bench", "--rows", "eager")
+    for more in (["cifar100-cnn9"], ["--updates", "3"], ["--no-compile"], ["--capture"]):
+        assert "networks of its own" in refused(2, "bench", "--table", *more)
+    assert not Path("results").exists()
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------

@@ -6,11 +6,13 @@ import sys
 
 import pytest
 import torch
-from fused_cases import ERRORS, LAYERS, errors, gradients, layer_of, operators
+from fused_cases import CHAINS, ERRORS, LAYERS, UNITS, conv_block, errors, gradients, layer_of, operators
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import dcnets
 from dcnets import Operator, dispatch, functional
+from dcnets.fusing import fuse
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs these programs as they are")
@@ -28,7 +30,7 @@ def calls(monkeypatch):
 
     seen = []
     respond = ops.respond
-    monkeypatch.setattr(ops, "respond", lambda *arguments: seen.append(1) or respond(*arguments))
+    monkeypatch.setattr(ops, "respond", lambda *arguments, **more: seen.append(1) or respond(*arguments, **more))
     return seen
 
 
@@ -127,18 +129,46 @@ def test_a_compiled_network_takes_the_same_programs(mode, monkeypatch):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_the_operator_is_what_torch_expects_of_one():
+MODELS = {
+    "layer": lambda: LAYERS["bias"](),
+    "grouped layer": lambda: LAYERS["groups"](),
+    "linear layer": lambda: LAYERS["linear"](),
+    "layer with everything learned": lambda: LAYERS["all learned"](),
+    "layer with more filters than a tile": lambda: LAYERS["wide"](),
+    "block": lambda: (conv_block(3, 4), (2, 3, 5, 6)),
+    "unit": lambda: UNITS["identity"](),
+    "strided unit": lambda: UNITS["a decoupled shortcut of stride 2"](),
+    "chain": lambda: CHAINS["two blocks"]()[:2],
+    "wide chain": lambda: CHAINS["more filters than a tile has"]()[:2],
+    "chain without batch norm": lambda: CHAINS["bias and no batch norm"]()[:2],
+}
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["layer", "linear layer", "unit", "chain", "chain without batch norm"])
+def test_the_operators_are_what_torch_expects_of_them(name, training, monkeypatch):
     from dcnets.kernels.gpu import ops
 
-    x, unit, rho = torch.randn(2, 3, 6, 5), torch.randn(4, 3, 3, 3), torch.rand(4) + 0.5
-    arguments = (
-        x.requires_grad_(), unit.requires_grad_(), None, None, rho.requires_grad_(), *[None] * 7, [1.0] * 8,
-        [1, 0, 0, 0, 0, 0, 0, 0], "tanh", "cosine", 1e-4, True, [1, 1], [1, 1], [1, 1], 1,
-    )  # fmt: skip
-    torch.library.opcheck(ops.decouple, arguments, test_utils=("test_schema", "test_faketensor"))
+    model, shape = MODELS[name]()
+    seen = {"in_eager_mode": [], "backward": []}
+    for which, taken in seen.items():
+        function = getattr(ops, which)
+        within = lambda *arguments, to=taken, function=function: to.append(arguments) or function(*arguments)
+        monkeypatch.setattr(ops, which, within)
+    gradients(fuse(model).train(training), torch.randn(shape), "fused")
+    monkeypatch.undo()
+    for operator, taken in zip((ops.decouple, ops.decouple_backward), seen.values(), strict=True):
+        assert len(taken) == sum(
+            isinstance(module, dcnets.DecoupledConv2d | dcnets.DecoupledLinear) for module in model.modules()
+        )
+        for arguments in taken:
+            torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
 
 
 def test_what_has_no_programs_takes_the_other_path(monkeypatch):
+    from dcnets.kernels.gpu import ops
+
+    ops.say_once.cache_clear()
     seen = calls(monkeypatch)
     with functional.backend("fused"):
         layer_of("tanh-cosine")(torch.randn(1, 4, 5, 5))
@@ -149,6 +179,8 @@ def test_what_has_no_programs_takes_the_other_path(monkeypatch):
         dcnets.DecoupledConv2d(1, 1, 9)(torch.randn(1, 1, 9, 9))
         torch.func.grad(lambda x: layer_of("sphere-cosine")(x).sum())(torch.randn(1, 4, 5, 5))
         torch.func.vmap(layer_of("sphere-cosine"))(torch.randn(2, 1, 4, 5, 5))
+        with pytest.warns(UserWarning, match=r"'tanh\+0.5\*linear' has no Triton twin"):
+            dcnets.DecoupledConv2d(2, 2, 3, magnitude="tanh+0.5*linear")(torch.randn(1, 2, 5, 5))
         dcnets.DecoupledConv2d(2, 2, 3, magnitude="tanh+0.5*linear")(torch.randn(1, 2, 5, 5))
     assert len(seen) == 1
     layer_of("tanh-cosine")(torch.randn(1, 4, 5, 5))
@@ -162,3 +194,137 @@ def test_triton_is_not_imported_before_it_is_asked_for():
     )
     clean = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, env=clean)
+
+
+def test_uninitialised_memory_shows_itself():
+    assert torch.empty(1000).isnan().all()
+    assert torch.empty_like(torch.zeros(3, 5)).isnan().all()
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_buffer_is_written_everywhere(name, training, monkeypatch):
+    model, shape = MODELS[name]()
+    fused, x, buffers = fuse(model).train(training), torch.randn(shape), []
+    for which in ("empty", "empty_like"):
+        function = getattr(torch, which)
+
+        def within(*arguments, function=function, **more):
+            buffers.append((sys._getframe(1).f_code.co_name, function(*arguments, **more)))
+            return buffers[-1][1]
+
+        monkeypatch.setattr(torch, which, within)
+    gradients(fused, x, "fused")
+    makers = {maker for maker, _ in buffers}
+    assert {"square_sums", "respond", "respond_backward"} <= makers
+    assert {maker for maker, t in buffers if not t.isfinite().all()} == set()
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("filters", [130, 144, 160, 200, 260])
+def test_more_filters_than_a_tile_has(filters, training):
+    layer = dcnets.DecoupledConv2d(3, filters, 1, magnitude="segmented", angular="square_cosine", bias=True)
+    found = errors(layer.train(training), torch.randn(2, 3, 3, 2))
+    assert max(found.values()) < ERRORS[torch.float32], found
+
+
+def test_more_filters_of_a_group_than_a_tile_has():
+    found = errors(dcnets.DecoupledConv2d(4, 268, 1, groups=2), torch.randn(2, 4, 2, 3))
+    assert max(found.values()) < ERRORS[torch.float32], found
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("shape", [(1, 4, 1, 1), (1, 4, 5, 3), (5, 4, 1, 1), (1, 4, 1, 7), (3, 4, 7, 1)])
+def test_one_image_and_images_of_one_pixel(shape, layout):
+    x = torch.randn(shape)
+    if layout == "channels_last":
+        x = x.to(memory_format=torch.channels_last)
+    for text in ("tanh-cosine", "segmented-linear-product"):
+        found = errors(layer_of(text), x)
+        assert max(found.values()) < ERRORS[torch.float32], found
+
+
+@pytest.mark.parametrize("magnitude", ["tanh", "segmented", "mixed", "sphere"])
+@pytest.mark.parametrize("weighting", ["none", "linear"])
+def test_a_number_other_than_one_as_alpha(magnitude, weighting):
+    options = {"magnitude": magnitude, "weighting": weighting, "alpha": -0.37, "angular": "sigmoid", "k": 0.6}
+    found = errors(dcnets.DecoupledConv2d(3, 5, 3, **options), torch.randn(2, 3, 5, 6))
+    assert max(found.values()) < ERRORS[torch.float32], found
+
+
+@pytest.mark.parametrize("radius", ["relative", "absolute"])
+@pytest.mark.parametrize("options", [{}, {"groups": 2}, {"weighting": "separate"}, {"magnitude": "ball"}, {"learn": ()}])
+def test_one_radius_for_all_filters(options, radius):
+    layer = dcnets.DecoupledConv2d(4, 6, 3, radius_per="layer", radius=radius, radius_init=1.3, **options)
+    found = errors(layer, torch.randn(2, 4, 5, 6))
+    assert max(found.values()) < ERRORS[torch.float32], found
+
+
+@pytest.mark.parametrize("rho", [2.0, torch.tensor(2.0), torch.tensor([1.0, 2.0, 3.0])])
+@pytest.mark.parametrize("mean_norm", [None, 1.7, torch.tensor(1.7)])
+def test_a_radius_and_a_mean_norm_may_be_numbers_or_tensors(rho, mean_norm):
+    x, weight, operator = torch.randn(2, 4, 5, 5), torch.randn(3, 4, 3, 3), Operator("tanh", "cosine")
+    results = []
+    for path, dtype in (("fused", torch.float32), ("reference", torch.float64)):
+        with functional.backend(path):
+            own = [
+                t.to(dtype, copy=True).requires_grad_() for t in (x, weight, rho, mean_norm) if isinstance(t, torch.Tensor)
+            ]
+            of_radius, of_mean = (t if not isinstance(t, torch.Tensor) else None for t in (rho, mean_norm))
+            given = {
+                "rho": own[2] if of_radius is None else of_radius,
+                "mean_norm": own[-1] if isinstance(mean_norm, torch.Tensor) else of_mean,
+            }
+            y = functional.decoupled_conv2d(*own[:2], operator, **given)
+            results.append([y, *torch.autograd.grad(y.sin().sum(), own)])
+    for fused, plain in zip(*results, strict=True):
+        assert (fused.double() - plain).abs().max() < ERRORS[torch.float32] * plain.abs().max()
+
+
+@pytest.mark.parametrize("name", ["odd", "stride 2", "groups", "1d", "linear"])
+def test_a_compiled_layer_takes_batches_of_any_size(name):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    layer, shape = LAYERS[name]()
+    layer.eval()
+    compiled = torch.compile(layer, backend=counter, fullgraph=True, dynamic=True)
+    for batch in (2, 5):
+        x = torch.randn(batch, *shape[1:])
+        wanted, found = gradients(layer, x, "reference"), gradients(compiled, x, "fused")
+        for key, value in found.items():
+            error = (value - wanted[key.removeprefix("_orig_mod.")]).abs().max() / value.abs().max()
+            assert error < ERRORS[torch.float32], (key, error)
+    assert [str(node.target) for graph in counter.graphs for node in graph.graph.nodes].count("dcnets.decouple.default") == 1
+
+
+@pytest.mark.parametrize(
+    ("filters", "width"),
+    [(1, 1), (3, 4), (16, 16), (20, 32), (48, 16), (96, 32), (128, 128), (130, 128), (160, 32), (192, 64), (384, 128)],
+)
+def test_a_tile_has_as_many_filters_as_leave_the_least_of_it_empty(filters, width):
+    from dcnets.kernels.gpu import launch
+
+    assert launch.width_of(filters) == width
+
+
+def test_steps_are_those_of_batch_position_and_channel():
+    from dcnets.kernels.gpu import launch
+
+    x = torch.randn(2, 3, 4, 5)
+    assert launch.steps_of(x) == (60, 1, 20)
+    assert launch.steps_of(x.to(memory_format=torch.channels_last)) == (60, 3, 1)
+    assert launch.steps_of(x[:, 1:]) == (60, 1, 20)
+    assert launch.steps_of(torch.randn(6, 7)) == (7, 1, 1)
+    assert launch.steps(x.transpose(2, 3).shape, x.transpose(2, 3).stride()) is None
+    assert launch.steps_of(launch.dense(x.transpose(2, 3))) == (60, 1, 20)
+    assert launch.steps_of(x[..., :1, :]) == (60, 1, 20)
+    assert launch.steps_of(x[..., :1]) == (60, 5, 20), "columns follow each other at the distance of rows"
+    kept = x.to(memory_format=torch.channels_last)
+    assert launch.dense(kept) is kept
+
+
+def test_quotients_are_rounded_up_and_so_are_powers_of_two():
+    from dcnets.kernels.gpu import launcher
+
+    assert [launcher.ceiling(number, 4) for number in (0, 1, 4, 5, 8)] == [0, 1, 1, 2, 2]
+    assert [launcher.power_of_two(number) for number in (0, 1, 2, 3, 4, 5, 128, 129)] == [1, 1, 2, 4, 4, 8, 128, 256]

@@ -14,14 +14,13 @@ from torch import distributed as dist
 from dcnets import dispatch
 from dcnets.dispatch import Tensors
 from dcnets.geometry import Geometry
+from dcnets.kernels.response import Behind, Response
 from dcnets.naming import choose, refuse_unknown
 from dcnets.operator import Operator
-from dcnets.options import DEFAULTS, LEARNABLE, Options
+from dcnets.options import DEFAULTS, LEARNABLE, RADIUS_FLOOR, Options, Raw, radius_of
 from dcnets.patches import normalise, patch_norm, scale_filters
 from dcnets.reference import mean
 
-RADIUS_FLOOR = 1e-4
-"""ρ = r² + RADIUS_FLOOR, r being the parameter."""
 K_FLOOR = 0.05
 """k = |v| + K_FLOOR, v being the parameter."""
 LEARNED_K = 0.75
@@ -127,7 +126,7 @@ class Decoupled(nn.Module):
     def rho(self) -> Tensor | None:
         """ρ = r² + 1e-4, one a filter or one a layer; in mean norms where the radius is relative; None without radius."""
         raw: Tensor | None = getattr(self, "raw_radius", None)
-        return None if raw is None else raw.square() + RADIUS_FLOOR
+        return None if raw is None else radius_of(raw)
 
     @property
     def k(self) -> Tensor | float | None:
@@ -155,10 +154,23 @@ class Decoupled(nn.Module):
         self._track(x, mean_norm, m)
         return y
 
+    def respond_with(self, x: Tensor, behind: Behind) -> Response | None:
+        """The output and what is behind it, in Triton; None where there are no programs for it.
+
+        The caller has to average the mean norm into `running_norm`.
+        """
+        mean_norm = self._mean_norm(x)
+        if isinstance(mean_norm, SharedMean):
+            return None
+        tensors: Tensors = {**self.tensors(), "mean_norm": mean_norm}
+        return dispatch.respond_with(x, self.weight, self.geometry, self.operator, tensors, behind, self.bias)
+
     def tensors(self) -> Tensors:
         """What the functional form computes with, all but the mean norm."""
+        raw: Tensor | None = getattr(self, "raw_radius", None)
         return {
-            "rho": self.rho, "alpha": self.alpha, "beta": self.beta, "k": self.k, "p": self.p, "h": self.h, "g": self.g,
+            "rho": None if raw is None else Raw(raw), "alpha": self.alpha, "beta": self.beta, "k": self.k, "p": self.p,
+            "h": self.h, "g": self.g,
         }  # fmt: skip
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -15,8 +16,11 @@ from torch.autograd import forward_ad
 from dcnets import reference
 from dcnets.geometry import Geometry
 from dcnets.kernels import eager
+from dcnets.kernels.measured import triton_is_faster
+from dcnets.kernels.response import NOTHING, Behind, Response
 from dcnets.naming import choose
 from dcnets.operator import Operator
+from dcnets.options import Raw, radius_of
 from dcnets.patches import Patches, normalise, patch_norm
 from dcnets.reference import Formula
 from dcnets.registry import Bound, Named, Value
@@ -70,7 +74,7 @@ class Tensors(TypedDict, total=False):
     norm of this batch, a function is called with the norms. `h` and `g` are the modules of an operator that has modules.
     """
 
-    rho: Tensor | float | None
+    rho: Tensor | float | Raw | None
     alpha: Tensor | float | None
     beta: Tensor | float | None
     k: Tensor | float | None
@@ -81,45 +85,91 @@ class Tensors(TypedDict, total=False):
 
 
 def respond(
-    x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, operator: Operator, tensors: Tensors,
-    path: Callable[..., tuple[Tensor, Tensor]] | None = None,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """f(w, x) for every filter and patch, and the mean norm that a relative radius was measured by (None without one).
-
-    `path` takes the place of `compute`, for layers that do more than respond.
-    """
+    x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, operator: Operator, tensors: Tensors
+) -> tuple[Tensor, Tensor | None]:
+    """f(w, x) for every filter and patch, and the mean norm that a relative radius was measured by (None without one)."""
     x = matched(x, weight)
     with torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext():
         x, patches, finish = geometry.take(x, weight)
         if is_convolution(operator, tensors):
             return finish(patches.products(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))), None
-        unit, values = settle(weight, patches, geometry.dims, operator, tensors)
         formula = formula_of(operator, tensors)
-        mean_norm: Any = tensors.get("mean_norm") if formula.relative else None
-        if callable(mean_norm):
-            mean_norm = mean_norm(patch_norm(x, patches, operator.eps))
-        if mean_norm is not None:
-            mean_norm = torch.as_tensor(mean_norm, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
-        y, m = (path or compute)(x, unit.to(x.dtype), bias, mean_norm, patches, formula, values)
+        mean_norm = given_mean(x, patches, formula, tensors)
+        if on_triton(x, weight, patches, formula):
+            found = in_triton(x, weight, bias, mean_norm, patches, formula, operator, tensors)
+            y, m = found.y, found.m
+        else:
+            unit, values = settle(weight, patches, geometry.dims, operator, tensors)
+            y, n = in_torch(x, unit.to(x.dtype), bias, mean_norm, patches, formula, values)
+            m = reference.mean(n) if mean_norm is None else mean_norm
         return finish(y), m if formula.relative else None
 
 
-def compute(
-    x: Tensor,
-    unit: Tensor,
-    bias: Tensor | None,
-    mean_norm: Tensor | None,
-    patches: Patches,
-    formula: Formula,
-    values: dict[str, Value],
-) -> tuple[Tensor, Tensor]:
-    """The output and the mean norm that ρ is measured by: by the definition, by Triton, or by the hand-written path."""
-    if on_triton(x, unit, patches, formula):
-        from dcnets.kernels.gpu import ops
+def respond_with(
+    x: Tensor, weight: Tensor, geometry: Geometry, operator: Operator, tensors: Tensors, behind: Behind,
+    bias: Tensor | None = None,
+) -> Response | None:  # fmt: skip
+    """The same with what is behind the layer, in Triton; None where there are no programs for it."""
+    own = matched(x, weight)
+    with torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext():
+        taken, patches, _ = geometry.take(own, weight)
+        if is_convolution(operator, tensors) or x.dim() != geometry.dims + 2:
+            return None
+        formula = formula_of(operator, tensors)
+        if not on_triton(taken, weight, patches, formula, block=True):
+            return None
+        if taken is not x or patches.groups > 1:
+            behind = behind._replace(sums=None)  # they are those of another tensor
+        mean_norm = given_mean(taken, patches, formula, tensors)
+        return in_triton(taken, weight, bias, mean_norm, patches, formula, operator, tensors, behind)
 
-        return ops.respond(x, unit, bias, mean_norm, patches, formula, values)
-    y, n = in_torch(x, unit, bias, mean_norm, patches, formula, values)
-    return y, reference.mean(n) if mean_norm is None else mean_norm
+
+def given_mean(x: Tensor, patches: Patches, formula: Formula, tensors: Tensors) -> Tensor | None:
+    """The mean norm that a relative radius is measured by, or None where it is that of this batch."""
+    mean_norm: Any = tensors.get("mean_norm") if formula.relative else None
+    if callable(mean_norm):
+        mean_norm = mean_norm(patch_norm(x, patches, formula.eps))
+    if mean_norm is None:
+        return None
+    return torch.as_tensor(mean_norm, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+
+
+def compute(
+    x: Tensor, unit: Tensor, bias: Tensor | None, patches: Patches, formula: Formula, values: dict[str, Value]
+) -> Tensor:
+    """The output of unit filters with values that are ready, an absolute ρ among them."""
+    found = compute_with(x, unit, bias, patches, formula, values, NOTHING)
+    return in_torch(x, unit, bias, None, patches, formula, values)[0] if found is None else found.y
+
+
+def compute_with(
+    x: Tensor, unit: Tensor, bias: Tensor | None, patches: Patches, formula: Formula, values: dict[str, Value],
+    behind: Behind,
+) -> Response | None:  # fmt: skip
+    """The same with what is behind the layer, in Triton; None where there are no programs for it."""
+    if not on_triton(x, unit, patches, formula, block=behind is not NOTHING):
+        return None
+    from dcnets.kernels.gpu import ops
+
+    return ops.respond(x, unit, bias, None, patches, formula, values, raw=False, unit=True, behind=behind)
+
+
+def in_triton(
+    x: Tensor, weight: Tensor, bias: Tensor | None, mean_norm: Tensor | None, patches: Patches, formula: Formula,
+    operator: Operator, tensors: Tensors, behind: Behind = NOTHING,
+) -> Response:  # fmt: skip
+    """By the Triton programs, which make unit filters and ρ themselves where no other value needs ‖w‖."""
+    from dcnets.kernels.gpu import ops
+
+    rho = tensors.get("rho")
+    if operator.weighting != "none" or "weight_norm" in (*operator.h.parameters, *operator.g.parameters):
+        unit, values = settle(weight, patches, 0, operator, tensors)
+        return ops.respond(x, unit, bias, mean_norm, patches, formula, values, raw=False, unit=True, behind=behind)
+    raw = isinstance(rho, Raw)
+    given: Tensors = {**tensors, "rho": rho.r} if isinstance(rho, Raw) else tensors
+    shape, dtype = (patches.filters(weight),), torch.promote_types(weight.dtype, torch.float32)
+    values = values_of(operator, given, shape, dtype)
+    return ops.respond(x, weight, bias, mean_norm, patches, formula, values, raw=raw, unit=False, behind=behind)
 
 
 def in_torch(
@@ -151,7 +201,8 @@ def matched(x: Tensor, weight: Tensor) -> Tensor:
         if not t.is_floating_point():
             raise TypeError(f"{name} must be a floating-point tensor, got {t.dtype}; convert it with .float()")
     if autocasts(x):
-        return x.to(torch.get_autocast_dtype(x.device.type))
+        wanted = torch.get_autocast_dtype(x.device.type)
+        return x if x.dtype == wanted else x.to(wanted)  # itself, so that what is known of it stays known
     if x.dtype != weight.dtype:
         raise TypeError(f"x is {x.dtype} and weight is {weight.dtype}; convert one, or use torch.autocast")
     return x
@@ -186,30 +237,13 @@ def settle(
     """
     unit, norms = normalise(weight, patches, operator.eps)
     weight_norm = norms.view(1, *norms.shape[:2], *(1,) * dims)
-
-    def own(name: str, default: float | None) -> Value:
-        value: Any = tensors.get(name)
-        if not isinstance(value, Tensor):
-            return cast(float, default) if value is None else float(value)
-        if value.numel() not in (1, weight_norm.numel()):
-            raise ValueError(
-                f"{name} has {value.numel()} values for {weight_norm.numel()} filters; give one a filter, or one"
-            )
-        shape = weight_norm.shape if value.numel() == weight_norm.numel() else (1,) * weight_norm.dim()
-        return value.to(weight_norm.dtype).reshape(shape)
-
-    takes, weighting = (*operator.h.parameters, *operator.g.parameters), operator.weighting
-    alpha: Value = own("alpha", operator.alpha)
-    scale: Value = 1.0
-    values: dict[str, Value] = {name: own(name, getattr(operator, name)) for name in ("beta", "k", "p") if name in takes}
-    if "rho" in takes:
-        values["rho"] = own("rho", 1.0)
-    if "weight_norm" in takes:
+    values = values_of(operator, tensors, weight_norm.shape, weight_norm.dtype)
+    alpha, weighting = values.pop("scale", 1.0), operator.weighting
+    scale: Value = alpha
+    if "weight_norm" in (*operator.h.parameters, *operator.g.parameters):
         values["weight_norm"] = weight_norm
-    if "alpha" in takes:
-        values["alpha"] = 1.0 if weighting == "separate" else alpha
-    if "alpha" not in takes or weighting == "separate":
-        scale = alpha
+    if weighting == "separate" and "alpha" in values:
+        scale, values["alpha"] = values["alpha"], 1.0
     if weighting == "linear":
         scale = scale * weight_norm
     elif weighting == "product":
@@ -219,6 +253,36 @@ def settle(
     if isinstance(scale, Tensor) or scale != 1:
         values["scale"] = scale
     return unit, values
+
+
+def values_of(operator: Operator, tensors: Tensors, shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Value]:
+    """What h and g compute with beside norms and angles: one value a filter in a shape, or one.
+
+    α is `scale` where h has none.
+    """
+    filters = math.prod(shape)
+
+    def own(name: str, default: float | None) -> Value:
+        value: Any = tensors.get(name)
+        value = radius_of(value.r) if isinstance(value, Raw) else value
+        if not isinstance(value, Tensor):
+            return cast(float, default) if value is None else float(value)
+        if value.numel() not in (1, filters):
+            raise ValueError(f"{name} has {value.numel()} values for {filters} filters; give one a filter, or one")
+        return value.to(dtype).reshape(shape if value.numel() == filters else (1,) * len(shape))
+
+    takes = (*operator.h.parameters, *operator.g.parameters)
+    values: dict[str, Value] = {}
+    for name in ("alpha", "beta", "k", "p"):
+        if name in takes:
+            values[name] = own(name, getattr(operator, name))
+    if "rho" in takes:
+        values["rho"] = own("rho", 1.0)
+    if "alpha" not in takes:
+        alpha = own("alpha", operator.alpha)
+        if isinstance(alpha, Tensor) or alpha != 1:
+            values["scale"] = alpha
+    return values
 
 
 def is_convolution(operator: Operator, tensors: Tensors) -> bool:
@@ -250,14 +314,18 @@ def is_vmapped(t: Tensor) -> bool:
     return False
 
 
-def on_triton(x: Tensor, unit: Tensor, patches: Patches, formula: Formula) -> bool:
-    """Whether the Triton programs are to be taken: on a GPU, asked for by name, and where there are any for this."""
-    wanted = _backend == "fused" and (x.is_cuda or INTERPRETED) and not torch.compiler.is_exporting()
-    if not wanted or in_transform() or forward_ad._current_level >= 0:
+def on_triton(x: Tensor, weight: Tensor, patches: Patches, formula: Formula, block: bool = False) -> bool:
+    """Whether the Triton programs are to be taken: on a GPU, asked for or measured to be faster, and where there are any."""
+    if not (x.is_cuda or INTERPRETED) or _backend == "reference":
+        return False
+    if _backend == "auto" and not (x.is_cuda and triton_is_faster(x.get_device(), block)):
+        return False
+    # the flag itself: torch 2.11's compiler takes the function `is_exporting` to be true
+    if torch.compiler._is_exporting_flag or in_transform() or forward_ad._current_level >= 0:
         return False
     from dcnets.kernels.gpu import ops
 
-    return ops.can(x, unit, patches, formula)
+    return ops.can(x, weight, patches, formula)
 
 
 def fused(formula: Formula) -> bool:

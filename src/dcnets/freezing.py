@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from dcnets.conversion import hand_over, is_itself, plain_twin, refuse_unfit, replace
 from dcnets.decoupled import Decoupled
-from dcnets.dispatch import autocasts, compute, formula_of, matched, settle
+from dcnets.dispatch import autocasts, compute, compute_with, formula_of, matched, settle
 from dcnets.geometry import Geometry
+from dcnets.kernels.response import Behind, Response
 from dcnets.piecewise import Piecewise
 from dcnets.reference import Formula
 from dcnets.registry import Value
@@ -78,10 +79,24 @@ class Frozen(nn.Module):
     def respond(self, x: Tensor, geometry: Geometry) -> Tensor:
         """f(w, x), as `dcnets.dispatch.respond` has it."""
         x = matched(x, self.weight)
-        values: dict[str, Value] = {**self.numbers, **{name: getattr(self, f"value_{name}") for name in self.names}}
         with torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext():
             x, patches, finish = geometry.take(x, self.weight)
-            return finish(compute(x, self.weight.to(x.dtype), self.bias, None, patches, self.formula, values)[0])
+            return finish(compute(x, self.weight.to(x.dtype), self.bias, patches, self.formula, self.values()))
+
+    def respond_with(self, x: Tensor, behind: Behind) -> Response | None:
+        """f(w, x) and what is behind it in Triton; None where there are no programs for it."""
+        own = matched(x, self.weight)
+        with torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext():
+            taken, patches, _ = self.geometry.take(own, self.weight)
+            if x.dim() != self.geometry.dims + 2:
+                return None
+            if taken is not x or patches.groups > 1:
+                behind = behind._replace(sums=None)
+            return compute_with(taken, self.weight, self.bias, patches, self.formula, self.values(), behind)
+
+    def values(self) -> dict[str, Value]:
+        """What the formula takes beside norms and angles."""
+        return {**self.numbers, **{name: getattr(self, f"value_{name}") for name in self.names}}
 
     def extra_repr(self) -> str:
         return f"{tuple(self.weight.shape)}, operator={self.operator}"

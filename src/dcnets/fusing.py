@@ -1,86 +1,165 @@
-"""`fuse`: decoupled layers take the batch norm and ReLU behind them into their own passes over the data."""
+"""`fuse`: decoupled layers take what follows them into their own passes over the data, and blocks speak to each other."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from dcnets import dispatch
+from dcnets.conversion import is_itself
 from dcnets.decoupled import Decoupled
-from dcnets.patches import Patches
-from dcnets.reference import Formula
-from dcnets.registry import Value
+from dcnets.freezing import Frozen
+from dcnets.kernels.response import Behind
+from dcnets.linking import NOTHING_KNOWN, Known, Link, Wants, hooked, in_turn, linked_in_turn, wants_of
+from dcnets.models.resnet import ResidualUnit
+from dcnets.tracking import Seen
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
-class FusedBlock(nn.Sequential):
-    """A decoupled layer, its batch norm and perhaps its ReLU, under the names that they had.
+def fuse(model: nn.Module) -> nn.Module:
+    """Let decoupled layers be computed together with the batch norm, residual sum and ReLU behind them.
 
-    In training on a GPU, with `functional.backend("fused")`, they are one operator: the response is not stored between
-    them. Everywhere else it is the sequence that it replaces.
+    In the model itself, whose names, parameters and checkpoints stay; the model is returned. It changes what the Triton
+    path does and nothing else: see `functional.backend`. For inference fuse a frozen model.
+
+    A block is an `nn.Sequential` of a decoupled layer and its batch norm, its ReLU, or both. Blocks that follow each other,
+    in an `nn.Sequential` or in the networks of `dcnets.models`, hand on the sums of squares of their outputs.
+    """
+    for parent in list(model.modules()):
+        for name, child in parent._modules.items():
+            if child is not None and (kind := kind_for(child)) is not None:
+                parent._modules[name] = become(child, kind)
+    kind = kind_for(model)
+    return model if kind is None else become(model, kind)
+
+
+def kind_for(module: nn.Module) -> type[FusedBlock] | type[FusedUnit] | type[FusedSequence] | None:
+    """What a module becomes."""
+    if fits(module):
+        return FusedBlock
+    if type(module) is ResidualUnit:
+        return FusedUnit
+    return FusedSequence if type(module) is nn.Sequential else None
+
+
+def become(module: nn.Module, kind: type[FusedBlock] | type[FusedUnit] | type[FusedSequence]) -> nn.Module:
+    """A module of another class with everything that one has."""
+    twin = kind.__new__(kind)
+    vars(twin).update(vars(module))
+    return twin
+
+
+def fits(module: nn.Module) -> bool:
+    """Whether a module is a sequence that can be a block: no bias before batch norm, which has weights of its own."""
+    return type(module) is nn.Sequential and fit(list(module))
+
+
+def fit(parts: list[nn.Module]) -> bool:
+    """Whether modules can be the parts of a block."""
+    if len(parts) < 2:
+        return False
+    layer, following = parts[0], parts[1]
+    if type(layer) is not Frozen and not (isinstance(layer, Decoupled) and is_itself(layer)):
+        return False
+    if (layer.operator.h.name, layer.operator.g.name) == ("inner_product", "cosine"):
+        return False
+    norm: Any = following if type(following) in NORMS else None
+    rest = parts[1:] if norm is None else parts[2:]
+    usable = norm is None or (norm.weight is not None and norm.track_running_stats and layer.bias is None)
+    return usable and len(rest) <= 1 and all(type(part) is nn.ReLU for part in rest)
+
+
+class FusedBlock(nn.Sequential, Link):
+    """A decoupled layer with its batch norm and its ReLU, under the names that they had.
+
+    On the Triton path they are one operator: the response is not stored between them. Everywhere else it is the sequence
+    that it replaces.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        layer, norm, *rest = self
-        assert isinstance(layer, Decoupled)
-        assert isinstance(norm, NORMS)
-        relu, mean_norm = bool(rest), layer._mean_norm(x)
+        return self.alone(x)
 
-        def compute(
-            x: Tensor, unit: Tensor, bias: Tensor | None, mean_norm: Tensor | None, patches: Patches, formula: Formula,
-            values: dict[str, Value],
-        ) -> tuple[Tensor, Tensor]:  # fmt: skip
-            if not norm.training or not dispatch.on_triton(x, unit, patches, formula):
-                y, m = dispatch.compute(x, unit, bias, mean_norm, patches, formula, values)
-                y = norm(y)
-                return y.relu() if relu else y, m
-            from dcnets.kernels.gpu import block_ops
+    def wants(self) -> Wants:
+        """The sums of squares."""
+        return Wants(sums=True)
 
-            y, m, mean, variance = block_ops.respond(
-                x, unit, norm.weight, norm.bias, mean_norm, patches, formula, values, norm.eps, relu
-            )
-            track(norm, mean, variance, y.numel() // len(mean))
-            return y, m
+    def linked(
+        self, x: Tensor, known: Known, seen: Seen, wanted: Wants, residual: Tensor | None = None,
+        token: Tensor | None = None, relu: bool = False,
+    ) -> tuple[Tensor, Known]:  # fmt: skip
+        """The output and what is known of it; with a residual, whose token takes its gradient, its sum and ReLU."""
+        layer, norm, own_relu = self.parts() if fit(list(self.children())) else (None, None, False)
+        behind = Behind(
+            residual=residual if residual is None or token is None else residual.detach(), token=token,
+            relu=relu or own_relu, sums=known.sums, wants_sums=wanted.sums,
+            wants_token=wanted.token and residual is not None,
+        )  # fmt: skip
+        if norm is not None:
+            beta = torch.zeros_like(norm.weight) if norm.bias is None else norm.bias
+            behind = behind._replace(gamma=norm.weight, beta=beta, bn_eps=norm.eps)
+            if not norm.training:
+                behind = behind._replace(centre=norm.running_mean, variance=norm.running_var)
+        possible = (residual is None or (norm is not None and not own_relu)) and not any(map(hooked, self.children()))
+        found = layer.respond_with(x, behind) if possible and layer is not None else None
+        if found is None:
+            y: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
+            y = y if residual is None else y + residual
+            return y.relu() if relu else y, NOTHING_KNOWN
+        if norm is not None and norm.training:
+            if found.y.numel() == found.y.shape[1]:
+                raise ValueError(f"expected more than 1 value per channel in training, got {tuple(found.y.shape)}")
+            seen.norms.append((norm, found.moments))
+        if isinstance(layer, Decoupled) and layer._tracks:
+            seen.layers.append((layer, found.m))
+        return found.y, Known(found.sums, found.token)
 
-        tensors: Any = {**layer.tensors(), "mean_norm": mean_norm}
-        y, m = dispatch.respond(x, layer.weight, layer.bias, layer.geometry, layer.operator, tensors, compute)
-        layer._track(x, mean_norm, m)
-        return y
-
-
-@torch.no_grad()
-def track(norm: Any, mean: Tensor, variance: Tensor, count: int) -> None:
-    """Average a batch's mean and variance into batch norm's running statistics, as torch does."""
-    if norm.track_running_stats:
-        norm.num_batches_tracked += 1
-        share = 1.0 / norm.num_batches_tracked.float() if norm.momentum is None else norm.momentum
-        norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), share)
-        norm.running_var.lerp_((variance * (count / max(1, count - 1))).to(norm.running_var.dtype), share)
-
-
-def fuse(model: nn.Module) -> nn.Module:
-    """Put a `FusedBlock` in the place of each `nn.Sequential` of a decoupled layer, batch norm and perhaps ReLU.
-
-    In the model itself, whose names, parameters and checkpoints stay; the model is returned.
-    """
-    for parent in model.modules():
-        for name, child in parent._modules.items():
-            if fits(child):
-                assert child is not None
-                twin = FusedBlock()
-                vars(twin).update(vars(child))
-                parent._modules[name] = twin
-    return model
+    def parts(self) -> tuple[Decoupled | Frozen | None, Any, bool]:
+        """The layer, its batch norm where there is one, and whether there is a ReLU."""
+        children = tuple(self._modules.values())
+        norm = children[1] if isinstance(children[1], NORMS) else None
+        return cast(Any, children[0]), norm, isinstance(children[-1], nn.ReLU)
 
 
-def fits(module: nn.Module | None) -> bool:
-    """Whether a module is a sequence that can be fused: no bias before batch norm, which has weights of its own."""
-    parts = list(module.children()) if type(module) is nn.Sequential else []
-    if len(parts) not in (2, 3) or not isinstance(parts[0], Decoupled) or type(parts[1]) not in NORMS:
-        return False
-    ordinary = (parts[0].operator.h.name, parts[0].operator.g.name) == ("inner_product", "cosine")
-    has_weights = parts[1].weight is not None
-    return not ordinary and parts[0].bias is None and has_weights and all(type(part) is nn.ReLU for part in parts[2:])
+class FusedUnit(ResidualUnit, Link):
+    """A residual unit whose second block adds the shortcut."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.alone(x)
+
+    def wants(self) -> Wants:
+        """The sums of squares and, where the shortcut is the input itself, its token."""
+        return Wants(sums=True, token=self.adds_input)
+
+    @property
+    def adds_input(self) -> bool:
+        """Whether the shortcut is the input itself, and nobody looks on."""
+        return type(self.shortcut) is nn.Identity and not hooked(self.shortcut)
+
+    def linked(self, x: Tensor, known: Known, seen: Seen, wanted: Wants) -> tuple[Tensor, Known]:
+        """The output and what is known of it."""
+        simple = type(self.relu) in (nn.ReLU, nn.Identity) and not hooked(self.relu)
+        if not simple or not all(isinstance(part, FusedBlock) and not hooked(part) for part in (self.first, self.second)):
+            return super().forward(x), NOTHING_KNOWN
+        assert isinstance(self.first, FusedBlock)
+        assert isinstance(self.second, FusedBlock)
+        y, own = self.first.linked(x, known, seen, self.second.wants())
+        relu = isinstance(self.relu, nn.ReLU)
+        token = known.token if self.adds_input else None
+        return self.second.linked(y, own, seen, wanted, residual=self.shortcut(x), token=token, relu=relu)
+
+
+class FusedSequence(nn.Sequential, Link):
+    """A sequence whose blocks speak to each other."""
+
+    def forward(self, x: Any) -> Any:
+        return in_turn(self._modules.values(), x)
+
+    def wants(self) -> Wants:
+        """What its first module would like to know."""
+        return wants_of(self._modules.values())
+
+    def linked(self, x: Tensor, known: Known, seen: Seen, wanted: Wants) -> tuple[Tensor, Known]:
+        """The output and what is known of it."""
+        return linked_in_turn(self._modules.values(), x, known, seen, wanted)

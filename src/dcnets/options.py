@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
+
+from torch import Tensor
 
 from dcnets.operator import Operator
 
+RADIUS_FLOOR = 1e-4
+"""What a radius is never below."""
 LEARNABLE = ("radius", "alpha", "beta", "k", "p")
 
 
@@ -33,6 +37,17 @@ class Options(TypedDict, total=False):
     radius_per: str
     learn: Sequence[str]
     sync: bool
+
+
+class Raw(NamedTuple):
+    """The parameter r of a radius, for a path that takes it as it is."""
+
+    r: Tensor
+
+
+def radius_of(raw: Tensor) -> Tensor:
+    """ρ = r² + 1e-4, r being the parameter."""
+    return raw.square() + RADIUS_FLOOR
 
 
 DEFAULTS: dict[str, Any] = {

@@ -1,6 +1,8 @@
 """The Triton programs on a GPU, against the float64 definition."""
 
+import contextlib
 import copy
+import functools
 import sys
 from pathlib import Path
 
@@ -9,12 +11,31 @@ import torch
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from fused_cases import CANCELLED, ERRORS, LAYERS, errors, gradients, layer_of, operators
+from fused_cases import (
+    CANCELLED,
+    ERRORS,
+    FURTHER,
+    LAYERS,
+    assert_close,
+    conv_block,
+    errors,
+    gradients,
+    layer_of,
+    operators,
+    results,
+    small_network,
+    unit_of,
+)
 
 import dcnets
+from dcnets import functional, models
 from dcnets.fusing import fuse
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),  # float32 is compared here
+    pytest.mark.filterwarnings("ignore:Online softmax is disabled:UserWarning"),
+]
 DEVICE = torch.device("cuda", 0)
 
 
@@ -60,3 +81,250 @@ def test_a_fused_block_is_its_sequence(dtype):
     for name, value in wanted.items():
         error = (found[name].double() - value.double()).abs().max() / value.double().abs().max()
         assert error < (CANCELLED if dtype is torch.float32 else ERRORS[dtype]), (name, error)
+
+
+@pytest.fixture
+def unfilled():
+    """Deterministic algorithms, but without fills, which a capture records too."""
+    torch.use_deterministic_algorithms(False)
+    before, torch.backends.cudnn.deterministic = torch.backends.cudnn.deterministic, True
+    yield
+    torch.backends.cudnn.deterministic = before
+
+
+PARTS = {
+    "block": lambda: conv_block(8, 24),
+    "block without ReLU": lambda: conv_block(8, 24, relu=False),
+    "segmented block": lambda: conv_block(8, 20, magnitude="segmented", angular="square_cosine"),
+    "unit": lambda: unit_of(8, 8),
+    "strided unit": lambda: unit_of(8, 16, 2),
+    "chain": lambda: nn.Sequential(conv_block(8, 24), conv_block(24, 130, 1), conv_block(130, 16, stride=2)),
+    "units": lambda: nn.Sequential(unit_of(8, 8), unit_of(8, 8), unit_of(8, 16, 2, decoupled_shortcut=False)),
+}
+
+
+def assert_no_further(found, plain, truth, bound):
+    """Every result as near to the truth as the bound, or as torch's own in the same precision within a factor.
+
+    By the lengths of differences: single elements are far away where a ReLU decided by a rounded number.
+    """
+    assert found.keys() == plain.keys() == truth.keys()
+    for name, value in truth.items():
+        far, own = (((of[name].double() - value).norm() / value.norm()).item() for of in (found, plain))
+        assert far < max(bound, FURTHER * own), (name, far, own)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", PARTS)
+def test_blocks_units_and_chains_in_float32(name, training):
+    model, x = PARTS[name]().to(DEVICE).train(training), torch.randn(5, 8, 9, 7).to(DEVICE)
+    twin = copy.deepcopy(model).double()
+    for own in (x, x.to(memory_format=torch.channels_last)):
+        found = results(fuse(nn.Sequential(copy.deepcopy(model)))[0], own, "fused")
+        assert_close(found, results(copy.deepcopy(twin), own.double(), "reference"), deep=True)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["all of it", "autocast"])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", PARTS)
+def test_blocks_units_and_chains_in_sixteen_bits(name, dtype, training, whole):
+    model, x = PARTS[name]().to(DEVICE, dtype).train(training), torch.randn(16, 8, 17, 15).to(DEVICE, dtype)
+    if not whole:
+        model, x = model.float(), x.float()
+    truth = results(copy.deepcopy(model).double(), x.double(), "reference")
+    with torch.autocast("cuda", dtype, enabled=not whole):
+        plain = results(copy.deepcopy(model), x, "reference")
+        found = results(fuse(nn.Sequential(model))[0], x, "fused")
+    assert_no_further(found, plain, truth, ERRORS[dtype])
+
+
+def network(**options):
+    """A small fused network on the GPU, the same in every call."""
+    torch.manual_seed(0)
+    return fuse(small_network(width=16, units=2, **options)).to(DEVICE, memory_format=torch.channels_last)
+
+
+def batch(seed=1, count=32, classes=5, size=16):
+    """Images and labels."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(count, 3, size, size, generator=generator)
+    labels = torch.randint(classes, (count,), generator=generator)
+    return images.to(DEVICE, memory_format=torch.channels_last), labels.to(DEVICE)
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("operator", ["tanh-cosine", "segmented-sigmoid"])
+def test_a_step_of_a_network_is_the_same_to_the_bit_every_time(operator, precision, unfilled):
+    images, labels = batch()
+
+    def step():
+        model = network(operator=operator)
+        with functional.backend("fused"), torch.autocast("cuda", precision, enabled=precision is not torch.float32):
+            loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        of = {name: parameter.grad for name, parameter in model.named_parameters()}
+        return {"loss": loss.detach(), **of, **{f"{name} after": value for name, value in model.named_buffers()}}
+
+    first = step()
+    for _ in range(3):
+        for name, value in step().items():
+            assert torch.equal(value, first[name]), name
+
+
+def losses(way, count=8):
+    """The losses of training steps: eager, compiled or captured."""
+    torch._dynamo.reset()
+    model = network()
+    own = torch.compile(model, fullgraph=True, dynamic=False) if way == "compiled" else model
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+    images, labels = batch()
+
+    def step():
+        optimiser.zero_grad(set_to_none=True)
+        loss = nn.functional.cross_entropy(own(images), labels)
+        loss.backward()
+        optimiser.step()
+        return loss.detach()
+
+    if way != "captured":
+        return [step().item() for _ in range(count)]
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    model.load_state_dict(start)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = step()
+    found = []
+    for _ in range(count):
+        graph.replay()
+        found.append(loss.item())
+    assert model.stem.bn.num_batches_tracked == model.stem.conv.num_batches_tracked == count
+    return found
+
+
+@pytest.mark.parametrize("way", ["compiled", "captured"])
+def test_compiled_and_captured_steps_lose_as_eager_ones_do(way, unfilled):
+    with functional.backend("fused"):
+        eager, found = losses("eager"), losses(way)
+    assert eager[-1] < 0.95 * eager[0]
+    assert found == pytest.approx(eager, rel=1e-4)
+
+
+def resnet():
+    """ResNet-32 of full width, the same in every call."""
+    torch.manual_seed(0)
+    model = models.create("resnet32", num_classes=100, operator="tanh-cosine")
+    return model.to(DEVICE, memory_format=torch.channels_last)
+
+
+def of_step(number):
+    """The batch of a step."""
+    return batch(seed=1000 + number, count=64, classes=100, size=32)
+
+
+def trained(model, path, first, last):
+    """The losses of some steps."""
+    optimiser, found = torch.optim.SGD(model.parameters(), lr=0.01), []
+    with functional.backend(path):
+        for number in range(first, last):
+            images, labels = of_step(number)
+            loss = nn.functional.cross_entropy(model(images), labels)
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            optimiser.step()
+            found.append(loss.detach())
+    return torch.stack(found).tolist()
+
+
+@contextlib.contextmanager
+def quick_products():
+    """TF32, for steps that are only on the way."""
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
+    yield
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+
+
+@functools.cache
+def reference_run():
+    """Fifty losses of the definition, and its weights before steps 0, 100 and 500."""
+    model = resnet()
+    kept = {0: copy.deepcopy(model.state_dict())}
+    found = trained(model, "reference", 0, 50)
+    with quick_products():
+        trained(model, "reference", 50, 100)
+        kept[100] = copy.deepcopy(model.state_dict())
+        trained(model, "reference", 100, 500)
+    return found, {**kept, 500: copy.deepcopy(model.state_dict())}
+
+
+def test_resnet32_trains_as_the_definition_does(unfilled):
+    wanted, _ = reference_run()
+    assert trained(fuse(resnet()), "fused", 0, 50) == pytest.approx(wanted, rel=1e-3)
+
+
+@pytest.mark.parametrize("number", [0, 100, 500])
+def test_gradients_of_resnet32_are_those_of_the_definition(number, unfilled):
+    weights, (images, labels) = reference_run()[1][number], of_step(number)
+
+    def of(model, path):
+        model.load_state_dict(weights)
+        with functional.backend(path):
+            loss = nn.functional.cross_entropy(model(images.to(model.classifier.weight.dtype)), labels)
+            return dict(
+                zip(dict(model.named_parameters()), torch.autograd.grad(loss, list(model.parameters())), strict=True)
+            )
+
+    truth = of(resnet().double(), "reference")
+    assert_no_further(of(fuse(resnet()), "fused"), of(resnet(), "reference"), truth, CANCELLED)
+
+
+def test_a_second_call_takes_the_kernels_of_the_first(monkeypatch, unfilled):
+    from dcnets.kernels.gpu import launcher
+
+    monkeypatch.setattr(launcher, "LAUNCHES", {})
+    model, x = network().eval(), batch()[0]
+    first = gradients(model, x, "fused")
+    remembered, taken = len(launcher.LAUNCHES), []
+    assert remembered > 10
+    for key, (launch, *rest) in launcher.LAUNCHES.items():
+        launcher.LAUNCHES[key] = (lambda *places, key=key, launch=launch: taken.append(key) or launch(*places), *rest)
+    second = gradients(model, x, "fused")
+    assert len(launcher.LAUNCHES) == remembered == len(set(taken))
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
+
+
+def displaced(t):
+    """The same numbers, one element away from where memory is handed out."""
+    return torch.empty(t.numel() + 1, dtype=t.dtype, device=t.device)[1:].view(t.shape).copy_(t.detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tensors_may_begin_anywhere(dtype):
+    model = nn.Sequential(conv_block(8, 16), unit_of(16, 16)).to(DEVICE, dtype)
+    x = torch.randn(4, 8, 8, 8).to(DEVICE, dtype)
+    truth = gradients(copy.deepcopy(model).double(), x.double(), "reference")
+    plain = gradients(copy.deepcopy(model), x, "reference")
+    aligned, elsewhere, x_elsewhere = fuse(copy.deepcopy(model)), fuse(model), displaced(x)
+    for module in elsewhere.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            setattr(module, name, nn.Parameter(displaced(parameter)))
+            assert getattr(module, name).data_ptr() % 16
+
+    def step(model, x):
+        with functional.backend("fused"):
+            y = model(x.requires_grad_())
+            direction = torch.linspace(-1, 1, y.numel(), dtype=torch.float64, device=DEVICE).cos().view(y.shape)
+            names, parameters = zip(*model.named_parameters(), strict=True)
+            found = torch.autograd.grad(y, [x, *parameters], direction.to(y.dtype))
+        return {"y": y.detach(), "x": found[0], **dict(zip(names, found[1:], strict=True))}
+
+    for _ in range(2):
+        for found in (step(aligned, x), step(elsewhere, x_elsewhere)):
+            assert_no_further(found, plain, truth, CANCELLED if dtype is torch.float32 else ERRORS[dtype])

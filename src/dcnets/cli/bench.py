@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from dcnets.cli.command import Command
+from dcnets.cli.failures import Misuse
 from dcnets.cli.options import compile_options, device_option, how, place
 from dcnets.cli.output import show
-from dcnets.cli.words import FILE, RecipeName, count
+from dcnets.cli.words import FILE, RecipeName, Word, count
 from dcnets.experiments.recipe import Recipe
 
 RECIPES = {
@@ -19,7 +20,16 @@ RECIPES = {
 }
 UPDATES = {"cpu": 10, "cuda": 100}
 
+RESULTS, TABLE_RESULTS = Path("results/bench.jsonl"), Path("results/bench-gpu.jsonl")
+
 EXAMPLES = ("dcnets bench cifar100-cnn9-tanh-cosine --updates 50",)
+
+
+def read_rows(text: str) -> list[str]:
+    """The rows of the table that a text names."""
+    from dcnets.experiments.gpu_table import read_names
+
+    return read_names(text)
 
 
 @click.command(cls=Command, short_help="Time training updates.", examples=EXAMPLES)
@@ -27,17 +37,35 @@ EXAMPLES = ("dcnets bench cifar100-cnn9-tanh-cosine --updates 50",)
 @click.option("--updates", type=count("--updates"), metavar="N", help="Updates in a round.  [default: 10, on a GPU 100]")
 @device_option
 @compile_options
-@click.option("--results", "results_file", type=FILE, default=Path("results/bench.jsonl"), metavar="FILE", show_default=True,
-              help="File to which a line for each recipe is appended.")  # fmt: skip
+@click.option("--table", is_flag=True, help="On a GPU: the table of networks, each ratio beside its bar.")
+@click.option("--rows", type=Word("rows", read_rows, lambda: ()), metavar="ROW,…",
+              help="Rows of the table, such as resnet32,memory.  [default: all]")  # fmt: skip
+@click.option("--results", "results_file", type=FILE, metavar="FILE",
+              help="File to which a line for each recipe or row is appended.  "
+                   f"[default: {RESULTS}, of the table {TABLE_RESULTS}]")  # fmt: skip
 def bench(
     recipes: tuple[Recipe, ...], updates: int | None, device: str, compiled: bool | None, captured: bool | None,
-    results_file: Path,
+    table: bool, rows: list[str] | None, results_file: Path | None,
 ) -> None:  # fmt: skip
     """Time the updates of some recipes, each in turns with the ordinary network that it is a twin of.
 
     The ratio is that of the two times; the control is the ordinary network against itself, and tells how far to trust the
-    ratio. The images are random, so no data is needed.
+    ratio. The images are random, so no data is needed. --table measures some networks on a GPU in several ways instead.
     """
+    if table:
+        if recipes or (updates, compiled, captured) != (None, None, None):
+            raise Misuse("--table has networks of its own; leave out recipes, --updates, --compile and --capture")
+        show_table(rows, device, results_file or TABLE_RESULTS)
+    elif rows is not None:
+        raise Misuse("--rows are those of --table; add it")
+    else:
+        show_recipes([recipe.name for recipe in recipes], updates, device, compiled, captured, results_file or RESULTS)
+
+
+def show_recipes(
+    names: list[str], updates: int | None, device: str, compiled: bool | None, captured: bool | None, results_file: Path
+) -> None:
+    """Time recipes of these names, or the usual ones."""
     from rich.console import Console
 
     from dcnets.experiments import results
@@ -46,7 +74,7 @@ def bench(
     device = place(device)
     compiled, captured = how(device, compiled, captured)
     rows: list[dict[str, Any]] = []
-    for name in [recipe.name for recipe in recipes] or RECIPES[device]:
+    for name in names or RECIPES[device]:
         with Console(stderr=True).status(f"timing {name}"):
             rows += measure([name], updates=updates or UPDATES[device], device=device, compiled=compiled, captured=captured)
         results.append(results_file, {**results.environment(device), **rows[-1]})
@@ -61,3 +89,19 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
         row["recipe"], f"{row['milliseconds']:.4g}", f"{row['images_per_second']:,.0f}", f"{row['ratio']:.2f}",
         f"{row['control']:.2f}", "–" if row["peak_mib"] is None else f"{row['peak_mib']:,.0f}",
     )  # fmt: skip
+
+
+def show_table(names: list[str] | None, device: str, results_file: Path) -> None:
+    """Measure rows of the table, all of them by default; each is told as soon as it is there."""
+    import torch
+
+    from dcnets.experiments import gpu_table
+
+    if device == "cpu" or not torch.cuda.is_available():
+        raise ValueError("--table is measured on a GPU, and there is none here; leave it out to time recipes on a CPU")
+    rows = []
+    for row in gpu_table.table(names or gpu_table.names(), results_file, torch.device("cuda")):
+        rows.append(gpu_table.cells(row))
+        click.echo("  ".join(rows[-1]), err=True)
+    show(gpu_table.COLUMNS, rows, gpu_table.NUMBERS)
+    click.echo(f"ratio: to the baseline, in the same run; appended to {results_file}")

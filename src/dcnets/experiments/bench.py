@@ -18,7 +18,7 @@ from dcnets.experiments.data.resident import Resident
 from dcnets.experiments.data.sets import Dataset, Split
 from dcnets.experiments.distributed import Team
 from dcnets.experiments.recipe import Recipe
-from dcnets.experiments.run import build_model, chosen_device, chosen_precision, tune_gpu
+from dcnets.experiments.run import build_model, chosen_device, chosen_precision, placed, tune_gpu
 from dcnets.experiments.update import Update, make_optimiser
 
 ROUNDS = 5
@@ -69,9 +69,8 @@ class Timed:
         if entry is None:
             raise ValueError(f"{recipe.name} streams images from disk, whose time would count too; choose another recipe")
         dataset = random_images(entry, recipe.batch)
-        model = build_model(recipe, dataset).to(device)
+        model = placed(build_model(recipe, dataset), device)
         if device.type == "cuda":
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             torch.cuda.reset_peak_memory_stats(device)
             self.before = torch.cuda.memory_allocated(device)
         augmentation = Augmentation(recipe.pad, recipe.pad_mode, recipe.flip)

@@ -42,11 +42,9 @@ def run(
         if place.type == "cuda":
             tune_gpu()
         dataset, source, test = open_data(recipe, data_folder, place, team, settings, stream_options)
-        model = build_model(recipe, dataset, sync=settings.sync_radius).to(place)
+        model = placed(build_model(recipe, dataset, sync=settings.sync_radius), place)
         if start is not None:
             start_from(model, start)
-        if place.type == "cuda":
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         torch.manual_seed(recipe.seed + 1 + team.rank)  # dropout differs between processes, and from the weights
         precision = chosen_precision(recipe, place)
         outcome = fit(
@@ -71,6 +69,14 @@ def build_model(recipe: Recipe, dataset: Dataset | Stream, sync: bool = False) -
         decouple=recipe.decouple, batch_norm=recipe.batch_norm, relu=recipe.relu, bn_momentum=recipe.bn_momentum,
         normalised_classifier=recipe.normalised_classifier, **options,
     )  # fmt: skip
+
+
+def placed(model: nn.Module, device: torch.device) -> nn.Module:
+    """The model on a device; on a GPU with channels last."""
+    model = model.to(device)
+    if device.type == "cuda":
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
 
 
 def open_data(

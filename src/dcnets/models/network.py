@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from dcnets.linking import in_turn
+
 
 class Network(nn.Module):
     """Layers from images (batch, channels, height, width) to features (batch, features), then `classifier`.
@@ -32,9 +34,8 @@ class Network(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         """What the classifier gets: one row for each image."""
         self.check_images(x)
-        for name in self.order:
-            x = getattr(self, name)(x)
-        return x
+        y: Tensor = in_turn([self.get_submodule(name) for name in self.order], x)
+        return y
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.classifier(self.features(x))

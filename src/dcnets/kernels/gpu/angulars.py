@@ -1,6 +1,6 @@
 """Every g of `dcnets.angular` for the GPU: its value and its slopes, in float32.
 
-A twin takes (c, k, p) and returns (g, ∂g/∂c, ∂g/∂k, ∂g/∂p).
+A twin takes (c, k, p) and returns (g, ∂g/∂c, ∂g/∂k, ∂g/∂p), 0.0 for what it does not depend on.
 """
 
 from __future__ import annotations
@@ -46,58 +46,54 @@ def arc(c):
 @triton.jit
 def cosine(c, k, p):
     """g = c."""
-    none = 0.0 * c
-    return c, none + 1.0, none, none
+    return c, 1.0, 0.0, 0.0
 
 
 @twin
 @triton.jit
 def square_cosine(c, k, p):
     """g = c·|c|."""
-    none = 0.0 * c
     size = tl.abs(c)
-    return c * size, 2.0 * size, none, none
+    return c * size, 2.0 * size, 0.0, 0.0
 
 
 @twin
 @triton.jit
 def relu_cosine(c, k, p):
     """g = max(0, c)."""
-    none = 0.0 * c
-    return tl.maximum(c, 0.0), tl.where(c > 0.0, 1.0 + none, none), none, none
+    return tl.maximum(c, 0.0), tl.where(c > 0.0, 1.0, 0.0), 0.0, 0.0
 
 
 @twin
 @triton.jit
 def linear(c, k, p):
     """g = (2/π)·asin(c)."""
-    none = 0.0 * c
     angle, slope = arc(c)
-    return 0.6366197723675814 * angle, 0.6366197723675814 * slope, none, none
+    return 0.6366197723675814 * angle, 0.6366197723675814 * slope, 0.0, 0.0
 
 
 @twin
 @triton.jit
 def sigmoid(c, k, p):
     """g = t/T, t = tanh(asin(c)/2k), T = tanh(π/4k)."""
-    none = 0.0 * c
     angle, slope = arc(c)
-    low = tl.exp(-1.5707963267948966 / k + none)
-    top = (1.0 - low) / (1.0 + low)
-    t = 2.0 / (1.0 + tl.exp(-angle / k)) - 1.0
+    inverse = 1.0 / k + tl.zeros([1, 1], dtype=tl.float32)
+    low = tl.exp(-1.5707963267948966 * inverse)
+    inverse_top = (1.0 + low) / (1.0 - low)
+    t = 2.0 / (1.0 + tl.exp(-angle * inverse)) - 1.0
     rise = 1.0 - t * t
-    g = t / top
-    g_k = (1.5707963267948966 * (1.0 - top * top) * g - rise * angle) / (2.0 * k * k * top)
-    return g, rise * slope / (2.0 * k * top), g_k, none
+    g = t * inverse_top
+    half = 0.5 * inverse * inverse_top
+    g_k = (1.5707963267948966 * (1.0 - 1.0 / (inverse_top * inverse_top)) * g - rise * angle) * (half * inverse)
+    return g, rise * slope * half, g_k, 0.0
 
 
 @twin
 @triton.jit
 def power_cosine(c, k, p):
     """g = c·|c|^(p−1), a straight line below FLOOR."""
-    none = 0.0 * c
     size = tl.maximum(tl.abs(c), FLOOR)
     logarithm = tl.log(size)
     power = tl.exp((p - 1.0) * logarithm)
     g = c * power
-    return g, tl.where(tl.abs(c) >= FLOOR, p + none, 1.0 + none) * power, none, g * logarithm
+    return g, tl.where(tl.abs(c) >= FLOOR, p, 1.0) * power, 0.0, g * logarithm

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
-from dcnets.kernels.gpu import angulars, magnitudes, programs
+from dcnets.kernels.gpu import angulars, magnitudes, norm_programs, programs
+from dcnets.kernels.gpu.launcher import ceiling, power_of_two, run
+from dcnets.options import RADIUS_FLOOR
 from dcnets.patches import Shape
 
 NAMES = ("rho", "alpha", "beta", "k", "p", "weight_norm", "stretch", "scale")
 """The values of an operator in the order of the programs' arguments."""
-TILE = 4096
-"""Elements of a tile of rows and filters."""
+WANTED = (*NAMES, "bias")
+"""What a backward pass can be asked for beside dz and dn."""
+TILE = 2048
+"""Elements of a tile of rows and channels where sums of squares and their gradients are computed."""
+WIDEST = 128
+"""The most filters of a tile."""
 BLOCK = 512
 """Positions of a block of norms."""
 PARTS = 256
 """The most programs that add up norms, each leaving a partial sum."""
-ACROSS = 16
-"""Sums that one program adds up over all programs before it."""
-WIDEST = 4096
-"""The most filters of a group that fit into a tile."""
+ADDED = 4096
+"""Partial sums that one program adds up, of all programs before it and some filters."""
+FILTER = 1024
+"""Elements of a filter that a program takes at a time."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,11 @@ class Windows:
         """What the programs take of it, but for the taps."""
         return (*self.size, *self.out_size, *self.stride, *self.padding, *self.dilation)
 
+    @property
+    def taps(self) -> dict[str, int]:
+        """What the programs are unrolled for."""
+        return {"TAPS0": self.kernel[0], "TAPS1": self.kernel[1], "TAPS2": self.kernel[2]}
+
 
 def windows(size: Shape, kernel: Shape, stride: Shape, padding: Shape, dilation: Shape) -> Windows:
     """The windows over an input of a size; missing dimensions come first, with one element."""
@@ -61,162 +72,345 @@ def windows(size: Shape, kernel: Shape, stride: Shape, padding: Shape, dilation:
     return Windows(size, out_size, kernel, stride, padding, dilation)
 
 
-def steps(t: Tensor) -> tuple[int, int, int] | None:
-    """The strides of batch, position and channel of t (batch, channels, *positions), or None where positions are no row."""
-    spatial = [(size, stride) for size, stride in zip(t.shape[2:], t.stride()[2:], strict=True) if size != 1]
+Steps = tuple[int, int, int]
+"""The strides of batch, position and channel."""
+
+
+@functools.lru_cache(maxsize=4096)
+def steps(shape: Shape, strides: Shape) -> Steps | None:
+    """The steps of a tensor (batch, channels, *positions), or None where its positions are no row."""
+    spatial = [(size, stride) for size, stride in zip(shape[2:], strides[2:], strict=True) if size != 1]
     for (_, outer), (length, inner) in pairwise(spatial):
         if outer != length * inner:
             return None
-    return t.stride(0), spatial[-1][1] if spatial else 1, t.stride(1)
+    return strides[0], spatial[-1][1] if spatial else 1, strides[1]
 
 
 def dense(t: Tensor) -> Tensor:
     """t itself where its positions are a row, else a copy in which they are."""
-    return t if steps(t) is not None else t.contiguous()
+    usual = t.is_contiguous() or (t.dim() == 4 and t.is_contiguous(memory_format=torch.channels_last))
+    return t if usual or steps.__wrapped__(t.shape, t.stride()) is not None else t.contiguous()
 
 
-def strides(t: Tensor) -> tuple[int, int, int]:
-    """The strides of batch, position and channel."""
-    found = steps(t)
+def steps_of(t: Tensor) -> Steps:
+    """The steps of a dense tensor."""
+    found = steps(t.shape, t.stride())
     assert found is not None
     return found
 
 
-def programs_for(t: Tensor) -> int:
-    """How many programs keep the device busy."""
-    return 4 * torch.cuda.get_device_properties(t.device).multi_processor_count if t.is_cuda else 3
+@functools.lru_cache(maxsize=64)
+def processors(device: torch.device) -> int:
+    """How many multiprocessors there are; on a CPU, where the interpreter runs one program after another, some."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
-def tile_of(filters: int) -> dict[str, int]:
-    """Rows and filters of a tile, and the warps for it."""
-    width = triton.next_power_of_2(filters)
-    rows = max(1, TILE // width)
-    return {"ROWS": rows, "FILTERS": width, "num_warps": 8 if rows * width >= TILE else 4}
+@functools.lru_cache(maxsize=1024)
+def width_of(filters: int) -> int:
+    """How many filters a tile has: a power of two that divides them where there is one of 16 or more."""
+    dividing = filters & -filters
+    return min(WIDEST, dividing if dividing >= 16 else power_of_two(filters))
 
 
-def norms(x: Tensor, groups: int, view: Windows, eps: float) -> tuple[Tensor, Tensor, int]:
-    """Patch norms (batch, groups, *out_size) of x, the partial sums of them, and how many those are."""
-    batch, channels = len(x), x.shape[1] // groups
-    positions, outputs = math.prod(view.size), math.prod(view.out_size)
+def whole_filters(weight: Tensor) -> Tensor:
+    """The weight itself where each filter is one piece of memory, else a copy in which it is."""
+    size = weight[0].numel()
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(weight.dim(), torch.contiguous_format)
+    dense = weight.is_contiguous() or weight.is_contiguous(memory_format=last)
+    return weight if dense and weight.stride(0) == size else weight.contiguous()
+
+
+def square_sums(x: Tensor, groups: int) -> Tensor:
+    """Σx² over the channels of each group, (batch, groups, positions)."""
+    batch, channels, positions = x.shape[0], x.shape[1] // groups, math.prod(x.shape[2:])
     sums = torch.empty(batch, groups, positions, dtype=torch.float32, device=x.device)
-    width = min(triton.next_power_of_2(channels), 256)
+    width = width_of(channels)
     rows = max(1, TILE // width)
-    programs.square_sums[(triton.cdiv(batch * positions, rows), groups)](
-        x, sums, batch * positions, positions, groups, channels, *strides(x), ROWS=rows, CHANNELS=width
-    )
-    count = batch * groups * outputs
-    n = torch.empty(batch, groups, *view.out_size, dtype=torch.float32, device=x.device)
-    parts = min(PARTS, triton.cdiv(count, BLOCK))
-    partials = torch.empty(parts, dtype=torch.float32, device=x.device)
-    programs.patch_norms[(parts,)](
-        sums, n, partials, count, eps, *view.arguments, TAPS0=view.kernel[0], TAPS1=view.kernel[1], TAPS2=view.kernel[2],
-        BLOCK=BLOCK,
+    run(
+        programs.square_sums, (ceiling(batch * positions, rows), groups, 1), (x, sums),
+        (batch * positions, positions, groups, channels, *steps_of(x)), {"ROWS": rows, "CHANNELS": width},
     )  # fmt: skip
-    return n, partials, parts
+    return sums
 
 
-def kinds(values: dict[str, Tensor | float]) -> int:
-    """Two bits for each value: 0 a number, 1 a tensor of all filters, 2 of one element."""
-    found = 0
-    for place, name in enumerate(NAMES):
-        value = values.get(name, 0.0)
-        kind = 0 if not isinstance(value, Tensor) else 2 if value.numel() == 1 else 1
-        found |= kind << (2 * place)
-    return found
+def prepare(sums: Tensor, view: Windows, eps: float, weight: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Patch norms (batch, groups, *out_size) by sums of squares, partial sums of the norms, and ŵ in the weight's layout.
 
-
-def flat(values: dict[str, Tensor | float]) -> list[Tensor | float]:
-    """The values in the programs' order; 1 stands for one that is not there."""
-    own = [values.get(name, 1.0) for name in NAMES]
-    return [value.contiguous() if isinstance(value, Tensor) else float(value) for value in own]
-
-
-def grid_of(z: Tensor, groups: int) -> tuple[int, int]:
-    """The programs that walk over the tiles of z, for each group."""
-    rows = len(z) * math.prod(z.shape[2:])
-    return min(triton.cdiv(rows, tile_of(z.shape[1] // groups)["ROWS"]), programs_for(z)), groups
-
-
-def shape_of(z: Tensor, groups: int) -> tuple[int, int, int, int]:
-    """Rows, positions, groups, and filters of a group."""
-    positions = math.prod(z.shape[2:])
-    return len(z) * positions, positions, groups, z.shape[1] // groups
+    Without a weight there are no unit filters.
+    """
+    batch, groups = sums.shape[:2]
+    n = torch.empty(batch, groups, *view.out_size, dtype=torch.float32, device=sums.device)
+    parts = min(PARTS, ceiling(n.numel(), BLOCK))
+    partials = torch.empty(parts, dtype=torch.float32, device=sums.device)
+    unit = n if weight is None else torch.empty_like(weight, dtype=dtype)
+    filters, size = (0, 1) if weight is None else (weight.shape[0], weight[0].numel())
+    run(
+        programs.prepare, (parts + filters, 1, 1), (n if weight is None else weight, unit, sums, n, partials),
+        (size, parts, n.numel(), eps, *view.arguments), {**view.taps, "BLOCK": BLOCK, "FILTER": FILTER},
+    )  # fmt: skip
+    return n, partials, unit
 
 
 @dataclass(frozen=True)
 class Norm:
-    """Batch norm behind a layer: mean and (biased) variance of the response, weight γ and ε, and whether a ReLU follows."""
+    """Batch norm behind a layer: mean and (biased) variance of the response, weight γ and ε."""
 
     mean: Tensor
     variance: Tensor
     weight: Tensor
     eps: float
-    relu: bool
 
 
-def compiled_for(h: str, g: str, values: dict[str, Tensor | float], filters: int) -> dict[str, Any]:
-    """What a program is compiled for: operator, kinds of its values, tile."""
-    return {"H": magnitudes.TWINS[h], "G": angulars.TWINS[g], "KINDS": kinds(values), **tile_of(filters)}
+class Tiling(NamedTuple):
+    """How a pass is cut into programs: elements of a tile, warps, tiles on their way at once, programs a processor."""
+
+    elements: int
+    warps: int
+    stages: int
+    programs: int
 
 
-def respond(
-    z: Tensor, n: Tensor, bias: Tensor | None, mean: Tensor | None, partials: Tensor, parts: int, relative: bool, h: str,
-    g: str, values: dict[str, Tensor | float], groups: int, norm: Norm | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """y in the layout of z, and the mean norm that ρ was measured by."""
-    y, radius = torch.empty_like(z), 0 if not relative else 2 if mean is None else 1
-    m = torch.empty((), dtype=torch.float32, device=z.device) if mean is None else mean
-    of_norm = (z, z, z, 0.0) if norm is None else (norm.mean, norm.variance, norm.weight, norm.eps)
-    programs.respond[grid_of(z, groups)](
-        z, y, n, z if bias is None else bias, partials, m, parts, n.numel(), *of_norm, *flat(values), *shape_of(z, groups),
-        *strides(z), RADIUS=radius, BIAS=bias is not None, NORMALISED=norm is not None, RELU=norm is not None and norm.relu,
-        PARTS=triton.next_power_of_2(parts), **compiled_for(h, g, values, z.shape[1] // groups),
-    )  # fmt: skip
-    return y, m
+STATISTICS = Tiling(4096, 4, 3, 3)
+RESPOND = Tiling(4096, 4, 3, 0)
+GRADIENT_SUMS = Tiling(2048, 4, 3, 4)
+RESPOND_BACKWARD = Tiling(1024, 2, 3, 12)
 
 
-def respond_backward(
-    dy: Tensor, z: Tensor, n: Tensor, mean: Tensor, relative: bool, h: str, g: str, values: dict[str, Tensor | float],
-    wanted: list[str], groups: int, norm: Norm | None = None, bias: Tensor | None = None, sums: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """dz, dn, and the gradients of the wanted values (values, filters), that of ρ being that of ρ·m.
+class Plan:
+    """Everything about the passes over a layer's z that does not depend on what is in it."""
 
-    Behind a norm, `bias` and `sums` are its β, and Σd and Σd·f̂ of each filter.
+    def __init__(
+        self, shape: Shape, strides: Shape, dtype: torch.dtype, device: torch.device, h: str, g: str, kinds: int, groups: int
+    ) -> None:
+        found = steps(shape, strides)
+        assert found is not None
+        self.steps, self.groups, self.device = found, groups, device
+        self.filters = shape[1] // groups
+        self.positions = math.prod(shape[2:])
+        self.rows = shape[0] * self.positions
+        self.width = width_of(self.filters)
+        self.chunks = ceiling(self.filters, self.width)
+        self.sizes = (self.rows, self.positions, groups, self.filters, *found)
+        self.common = {
+            "H": magnitudes.TWINS[h], "G": angulars.TWINS[g], "KINDS": kinds, "WIDTH": self.width, "CHUNKS": self.chunks,
+            "FAST": device.type == "cuda" and dtype.itemsize == 2,
+        }  # fmt: skip
+        self.cuts: dict[Any, dict[str, Any]] = {}
+
+    def cut(self, tiling: Tiling, *others: Steps) -> dict[str, Any]:
+        """The constants of a pass over z and tensors with other steps, all of them for `run`."""
+        if (key := (tiling, others)) not in self.cuts:
+            rows, found = max(1, tiling.elements // self.width), (self.steps, *others)
+            self.cuts[key] = {
+                **self.common, "ROWS": rows, "STAGES": tiling.stages,
+                "FLAT": self.groups == 1 and all(batch == self.positions * position for batch, position, _ in found),
+                "WHOLE": self.rows % rows == 0 and self.filters % self.width == 0,
+            }  # fmt: skip
+        return self.cuts[key]
+
+    def walk(self, tiling: Tiling) -> tuple[int, int, int]:
+        """The grid of programs that walk over tiles."""
+        lanes = self.groups * self.chunks
+        tiles = ceiling(self.rows, max(1, tiling.elements // self.width))
+        return min(tiles, ceiling(tiling.programs * processors(self.device), lanes)), lanes, 1
+
+
+plan_for = functools.lru_cache(maxsize=1024)(Plan)
+
+
+class Layer:
+    """The passes over a layer's products z and norms n, by its operator.
+
+    `raw` says that values["rho"] is r, of which ρ = r² + 1e-4.
     """
-    dy, dz, dn, grid = dense(dy), torch.empty_like(z), torch.empty_like(n), grid_of(z, groups)
-    shares = torch.empty(grid[0], max(1, len(wanted)), z.shape[1], dtype=torch.float32, device=z.device)
-    places = sum((1 + wanted.index(name)) << (4 * place) for place, name in enumerate(NAMES) if name in wanted)
-    of_norm = (z, z, z, z, 0.0, z) if norm is None else (bias, norm.mean, norm.variance, norm.weight, norm.eps, sums)
-    programs.respond_backward[grid](
-        dy, z, dz, n, dn, mean, *of_norm, shares, shares.stride(0), *flat(values), *shape_of(z, groups), *strides(z),
-        *strides(dy), RADIUS=int(relative), WANTED=places, NORMALISED=norm is not None,
-        RELU=norm is not None and norm.relu, **compiled_for(h, g, values, z.shape[1] // groups),
-    )  # fmt: skip
-    return dz, dn, add_up(shares)
+
+    def __init__(
+        self, z: Tensor, n: Tensor, h: str, g: str, values: dict[str, Tensor | float], raw: bool, relative: bool, groups: int
+    ) -> None:
+        self.z, self.n, self.relative, self.raw = z, n, relative, raw
+        self.values = [value.contiguous() if isinstance(value, Tensor) else float(value) for value in all_of(values)]
+        self.kinds = kinds(self.values) | raw << 16
+        self.plan = plan_for(z.shape, z.stride(), z.dtype, z.device, h, g, self.kinds, groups)
+
+    def radius(self, mean: Tensor | None) -> int:
+        """How the programs find the mean norm that ρ is measured by."""
+        return 0 if not self.relative else 2 if mean is None else 1
+
+    def statistics(self, mean: Tensor | None, m: Tensor, partials: Tensor) -> Tensor:
+        """Mean, biased and unbiased variance (3, filters) of the response; m is written unless a mean norm is given."""
+        z, n, grid, width = self.z, self.n, self.plan.walk(STATISTICS), self.z.shape[1]
+        moments = torch.empty(grid[0], 3, width, dtype=torch.float32, device=z.device)
+        parts = partials.shape[0]
+        run(
+            norm_programs.statistics, grid, (z, n, partials, m, moments, *self.values),
+            (RADIUS_FLOOR, parts, n.numel(), 3 * width, *self.plan.sizes),
+            {"RADIUS": self.radius(mean), "PARTS": power_of_two(parts), **self.plan.cut(STATISTICS)}, STATISTICS.warps,
+        )  # fmt: skip
+        results = torch.empty(3, width, dtype=torch.float32, device=z.device)
+        rows, columns = added(grid[0])
+        run(
+            norm_programs.combine, (ceiling(width, columns), 1, 1), (moments, results), (grid[0], width),
+            {"PROGRAMS": rows, "FILTERS": columns},
+        )  # fmt: skip
+        return results
+
+    def respond(
+        self, mean: Tensor | None, m: Tensor, partials: Tensor, bias: Tensor | None, norm: Norm | None,
+        residual: Tensor | None, relu: bool, wants_sums: bool, wants_token: bool = False,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """y in the layout of z, Σy² for the layer that follows, and zeros in y's shape; empty where they are not wanted."""
+        z, n, parts = self.z, self.n, partials.shape[0]
+        y = torch.empty_like(z)
+        size = (z.shape[0], 1, self.plan.positions) if wants_sums else (0,)
+        sums = torch.empty(size, dtype=torch.float32, device=z.device)
+        token = z.new_empty(1 if wants_token else 0)
+        of_norm = (z, z, z) if norm is None else (norm.mean, norm.variance, norm.weight)
+        added = z if residual is None else residual
+        of_added = steps_of(added)
+        cut = self.plan.cut(RESPOND, of_added)
+        run(
+            programs.respond, (ceiling(self.plan.rows, cut["ROWS"]), self.plan.groups, 1),
+            (
+                z, y, n, added, sums if wants_sums else n, token, z if bias is None else bias, partials, m, *of_norm,
+                *self.values,
+            ),
+            (RADIUS_FLOOR, 0.0 if norm is None else norm.eps, parts, n.numel(), *self.plan.sizes, *of_added),
+            {
+                "RADIUS": self.radius(mean), "BIAS": bias is not None, "NORMALISED": norm is not None,
+                "RESIDUAL": residual is not None, "RELU": relu, "SUMS": wants_sums, "TOKEN": wants_token,
+                "PARTS": power_of_two(parts), **cut,
+            }, RESPOND.warps,
+        )  # fmt: skip
+        return y, sums, token.expand(z.shape) if wants_token else token
+
+    def gradient_sums(
+        self, dy: Tensor, dsums: Tensor | None, y: Tensor | None, m: Tensor, bias: Tensor, norm: Norm, relu: bool,
+        dtoken: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        """Σd and Σd·f̂ (2, filters); with y, which has a residual in it, also d itself."""
+        z, n, d, grid = self.z, self.n, steps_of(dy), self.plan.walk(GRADIENT_SUMS)
+        t = d if dtoken is None else steps_of(dtoken)
+        masked = None if y is None else torch.empty_like(z)
+        shares = torch.empty(grid[0], 2, z.shape[1], dtype=torch.float32, device=z.device)
+        run(
+            norm_programs.gradient_sums, grid,
+            (
+                dy, z, n, z if y is None else y, n if dsums is None else dsums, dy if dtoken is None else dtoken,
+                z if masked is None else masked, m, norm.mean, norm.variance, norm.weight, bias, shares, *self.values,
+            ),
+            (RADIUS_FLOOR, norm.eps, 2 * z.shape[1], *self.plan.sizes, *d, *t),
+            {
+                "RADIUS": int(self.relative), "RESIDUAL": y is not None, "RELU": relu, "SUMS": dsums is not None,
+                "TOKEN": dtoken is not None, **self.plan.cut(GRADIENT_SUMS, d, t),
+            }, GRADIENT_SUMS.warps,
+        )  # fmt: skip
+        return add_up(shares), masked
+
+    def respond_backward(
+        self, dy: Tensor, dsums: Tensor | None, m: Tensor, bias: Tensor | None, norm: Norm | None, sums: Tensor | None,
+        relu: bool, wanted: list[str],
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """dz, the parts of dn, and the gradients of what is wanted (wanted, filters), that of ρ being that of ρ·m.
+
+        Behind a norm, `sums` are Σd and Σd·f̂ of each filter.
+        """
+        z, n, d, grid = self.z, self.n, steps_of(dy), self.plan.walk(RESPOND_BACKWARD)
+        dz = torch.empty_like(z)
+        dn = torch.empty(self.plan.chunks, *n.shape, dtype=torch.float32, device=z.device)
+        count = max(1, len(wanted))
+        shares = torch.empty(grid[0], count, z.shape[1], dtype=torch.float32, device=z.device)
+        places = sum((1 + wanted.index(name)) << (4 * place) for place, name in enumerate(WANTED) if name in wanted)
+        of_norm = (z, z, z, z) if norm is None else (norm.mean, norm.variance, norm.weight, sums)
+        run(
+            programs.respond_backward, grid,
+            (
+                dy, z, dz, n, dn, n if dsums is None else dsums, m, z if bias is None else bias, *of_norm, shares,
+                *self.values,
+            ),
+            (RADIUS_FLOOR, 0.0 if norm is None else norm.eps, count * z.shape[1], *self.plan.sizes, *d),
+            {
+                "RADIUS": int(self.relative), "WANTED": places, "BIAS": bias is not None, "NORMALISED": norm is not None,
+                "RELU": relu, "SUMS": dsums is not None, **self.plan.cut(RESPOND_BACKWARD, d),
+            }, RESPOND_BACKWARD.warps,
+        )  # fmt: skip
+        return dz, dn, add_up(shares) if wanted else shares[0]
+
+    def finish(
+        self, dn: Tensor, totals: Tensor | None, m: Tensor, view: Windows, dunit: Tensor | None, weight: Tensor | None,
+        eps: float, need_sums: bool, through_mean: bool,
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+        """The gradients of the sums of squares, of the weight by that of ŵ, of the radius and of the mean norm.
+
+        `totals` are the gradients of ρ·m, where they are known; each gradient is None where what it needs is not given.
+        """
+        n, device = self.n, self.n.device
+        batch, groups = n.shape[:2]
+        size = (batch, groups, math.prod(view.size)) if need_sums else (0,)
+        dsums = torch.empty(size, dtype=torch.float32, device=device)
+        blocks = ceiling(dsums.numel(), BLOCK)
+        dweight = None
+        if dunit is not None and weight is not None:
+            if dunit.stride() != weight.stride():
+                dunit = torch.empty_like(weight, dtype=dunit.dtype).copy_(dunit)
+            dweight = torch.empty_like(weight)
+        dradius = None if totals is None else torch.empty_like(totals)
+        dmean = None if totals is None else torch.empty((), dtype=torch.float32, device=device)
+        kernels, length = (0, 1) if dweight is None or weight is None else (weight.shape[0], weight[0].numel())
+        filters = self.z.shape[1]
+        run(
+            programs.finish, (1 + blocks + kernels, 1, 1),
+            (
+                dn, n, dsums, *((n, n, n) if dweight is None else (dunit, weight, dweight)),
+                *((n, 1.0, m, n, n) if totals is None else (totals, self.values[0], m, dradius, dmean)),
+            ),
+            (blocks, length, filters, eps, RADIUS_FLOOR, dsums.numel(), n.numel(), *view.arguments),
+            {
+                "KIND": self.kinds & 3 if totals is not None else 3, "RAW": self.raw,
+                "RADIUS": 0 if totals is None else 2 if self.relative else 1,
+                "THROUGH_MEAN": through_mean and totals is not None, "CHUNKS": dn.shape[0],
+                "FILTERS": power_of_two(filters), **view.taps, "BLOCK": BLOCK, "FILTER": FILTER,
+            },
+        )  # fmt: skip
+        return dsums if need_sums else None, dweight, dradius, dmean
+
+
+def all_of(values: dict[str, Tensor | float]) -> list[Tensor | float]:
+    """The values in the programs' order; 1 stands for one that is not there."""
+    return [values.get(name, 1.0) for name in NAMES]
+
+
+def kinds(values: list[Tensor | float]) -> int:
+    """Two bits for each value: 0 a number, 1 a tensor of all filters, 2 of one element, 3 the number 1."""
+    found = 0
+    for place, value in enumerate(values):
+        kind = (3 if value == 1 else 0) if not isinstance(value, Tensor) else 2 if value.numel() == 1 else 1
+        found |= kind << (2 * place)
+    return found
+
+
+def added(programs: int) -> tuple[int, int]:
+    """The tile of partial sums that one program adds up: all programs before it, and some filters."""
+    rows = power_of_two(programs)
+    return rows, max(1, min(16, ADDED // rows))
 
 
 def add_up(shares: Tensor) -> Tensor:
     """Σ shares over the programs, which are the first axis."""
     totals = torch.empty(shares.shape[1:], dtype=torch.float32, device=shares.device)
-    programs.add_up[(triton.cdiv(totals.numel(), ACROSS),)](
-        shares, totals, len(shares), totals.numel(), PROGRAMS=triton.next_power_of_2(len(shares)), ENTRIES=ACROSS
-    )
+    rows, columns = added(shares.shape[0])
+    run(
+        programs.add_up, (ceiling(totals.numel(), columns), 1, 1), (shares, totals), (shares.shape[0], totals.numel()),
+        {"PROGRAMS": rows, "ENTRIES": columns},
+    )  # fmt: skip
     return totals
 
 
-def add_norm_gradient(
-    dx: Tensor, x: Tensor, n: Tensor, dn: Tensor, dmean: Tensor | None, groups: int, view: Windows
-) -> None:
-    """dx += x · Σ (dn + dm/count)/n over the windows that see a position, in place."""
-    batch, channels, positions = len(x), x.shape[1] // groups, math.prod(view.size)
-    spread = torch.empty(batch, groups, positions, dtype=torch.float32, device=x.device)
-    count = spread.numel()
-    programs.spread_norms[(triton.cdiv(count, BLOCK),)](
-        dn, n, n if dmean is None else dmean, spread, count, n.numel(), *view.arguments, THROUGH_MEAN=dmean is not None,
-        TAPS0=view.kernel[0], TAPS1=view.kernel[1], TAPS2=view.kernel[2], BLOCK=BLOCK,
-    )  # fmt: skip
-    width = min(triton.next_power_of_2(channels), 256)
+def add_norm_gradient(dx: Tensor, x: Tensor, dsums: Tensor, groups: int) -> None:
+    """dx += 2 · x · dsums, in place."""
+    batch, channels, positions = x.shape[0], x.shape[1] // groups, math.prod(x.shape[2:])
+    width = width_of(channels)
     rows = max(1, TILE // width)
-    programs.add_norm_gradient[(triton.cdiv(batch * positions, rows), groups)](
-        dx, x, spread, batch * positions, positions, groups, channels, *strides(dx), *strides(x), ROWS=rows, CHANNELS=width
-    )
+    run(
+        programs.add_norm_gradient, (ceiling(batch * positions, rows), groups, 1), (dx, x, dsums),
+        (batch * positions, positions, groups, channels, *steps_of(dx), *steps_of(x)), {"ROWS": rows, "CHANNELS": width},
+    )  # fmt: skip

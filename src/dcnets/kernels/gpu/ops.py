@@ -1,191 +1,398 @@
-"""The Triton path as two operators of torch, which eager mode, torch.compile and CUDA graphs all take as they are."""
+"""The Triton path as two operators of torch, which eager mode, torch.compile and CUDA graphs all take.
+
+A layer, and where there are any the batch norm, residual sum and ReLU behind it. In eager mode the same functions are called
+without torch's dispatcher, whose time for so many arguments would show.
+"""
 
 from __future__ import annotations
 
-from typing import Any, cast
+import functools
+import warnings
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple, cast, get_type_hints
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from dcnets import reference
 from dcnets.angular import ANGULARS
-from dcnets.kernels import eager
 from dcnets.kernels.gpu import angulars, launch, magnitudes
+from dcnets.kernels.response import NOTHING, Behind, Response
 from dcnets.magnitude import MAGNITUDES
-from dcnets.patches import Convolution, Matrix, Patches
+from dcnets.options import radius_of
+from dcnets.patches import Convolution, Matrix, Patches, normalise
 from dcnets.reference import Formula
-from dcnets.registry import Value
+from dcnets.registry import Named, Value
 
 NAMES = launch.NAMES
-FIRST_VALUE = 4
-"""The place of the first value among the arguments of `decouple`, after x, unit, bias and mean_norm."""
+BUILD = zlib.crc32(Path(__file__).read_bytes())
+"""Of this file: torch keeps compiled graphs on disk, with the backward pass below, and knows them by their arguments."""
 TAPS = 64
 """The most taps of a window that the programs are unrolled for."""
+MOST_FILTERS = 4096
+"""The most filters of a group: the programs that add up over all of them have one tile for them."""
 
 
-def can(x: Tensor, unit: Tensor, patches: Patches, formula: Formula) -> bool:
-    """Whether there are programs for this: formulas with twins, ordinary windows, filters that fit into a tile."""
-    named = getattr(formula.h, "name", "") in magnitudes.TWINS and getattr(formula.g, "name", "") in angulars.TWINS
-    if not named or x.numel() == 0 or x.dtype is torch.float64 or len(unit) // patches.groups > launch.WIDEST:
+class Call(NamedTuple):
+    """The arguments of `dcnets::decouple`, in its order."""
+
+    x: Tensor
+    sums: Tensor | None
+    """Σx² over the channels, (batch, 1, positions), where the producer of x has computed it."""
+    weight: Tensor
+    bias: Tensor | None
+    residual: Tensor | None
+    token: Tensor | None
+    """Zeros that are added to the residual and have its gradient."""
+    gamma: Tensor | None
+    """Batch norm's weight; its bias is `bias`."""
+    centre: Tensor | None
+    variance: Tensor | None
+    """The statistics that batch norm uses; the batch's own where they are not given."""
+    mean_norm: Tensor | None
+    rho: Tensor | None
+    alpha: Tensor | None
+    beta: Tensor | None
+    k: Tensor | None
+    p: Tensor | None
+    weight_norm: Tensor | None
+    stretch: Tensor | None
+    scale: Tensor | None
+    numbers: list[float]
+    """The values that are no tensors."""
+    present: list[int]
+    """Which values there are."""
+    h: str
+    g: str
+    eps: float
+    relative: bool
+    raw: bool
+    """Whether `rho` is r, of which ρ = r² + 1e-4."""
+    unit: bool
+    """Whether the weight's filters are of unit length already."""
+    bn_eps: float
+    relu: bool
+    wants_sums: bool
+    wants_token: bool
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    groups: int
+    build: int
+    """BUILD."""
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """The values that are tensors, in the order of NAMES."""
+        return self.rho, self.alpha, self.beta, self.k, self.p, self.weight_norm, self.stretch, self.scale
+
+    @property
+    def values(self) -> dict[str, Tensor | float]:
+        """The values that are there, by name."""
+        rows = zip(NAMES, self.tensors, self.numbers, self.present, strict=True)
+        return {name: number if tensor is None else tensor for name, tensor, number, there in rows if there}
+
+    @property
+    def view(self) -> launch.Windows:
+        """The windows of x that filters see; a row of a matrix is one window."""
+        settings = tuple(self.stride), tuple(self.padding), tuple(self.dilation)
+        return launch.windows(tuple(self.x.shape[2:]), tuple(self.weight.shape[2:]), *settings)
+
+    @property
+    def patches(self) -> Patches:
+        """How patches meet filters."""
+        if self.weight.dim() == 2:
+            return Matrix()
+        settings = tuple(self.weight.shape[2:]), tuple(self.stride), tuple(self.padding), tuple(self.dilation)
+        return Convolution(*settings, self.groups, False, (0,) * len(self.stride))
+
+    def layer(self, z: Tensor, n: Tensor) -> launch.Layer:
+        """The passes over z and n."""
+        return launch.Layer(z, n, self.h, self.g, self.values, self.raw, self.relative, self.groups)
+
+
+TENSORS = Call._fields.index("numbers")
+"""How many of the arguments may be tensors; they come first."""
+VALUES = Call._fields.index("rho")
+"""The place of the first value among them."""
+KINDS: dict[Any, str] = {
+    Tensor: "Tensor", Tensor | None: "Tensor?", list[float]: "float[]", list[int]: "int[]", str: "str", float: "float",
+    bool: "bool", int: "int",
+}  # fmt: skip
+"""Types as torch writes them in an operator's schema."""
+ARGUMENTS = ", ".join(f"{KINDS[kind]} {name}" for name, kind in get_type_hints(Call).items())
+
+
+class Kept(NamedTuple):
+    """What the forward pass leaves beside y, its sums and its token: ŵ, z, n, m, and mean and variances of the response.
+
+    Empty where there is none: ŵ where the weight is one, m where it was given, and the statistics where they were.
+    """
+
+    unit: Tensor
+    z: Tensor
+    n: Tensor
+    m: Tensor
+    moments: Tensor
+
+
+def can(x: Tensor, weight: Tensor, patches: Patches, formula: Formula) -> bool:
+    """Whether there are programs for this: formulas with twins, ordinary windows, not too many filters."""
+    for function, twins in ((formula.h, magnitudes.TWINS), (formula.g, angulars.TWINS)):
+        if not isinstance(function, Named) or function.name not in twins:
+            if not torch.compiler.is_compiling():
+                say_once(function.name if isinstance(function, Named) else function.named.name)
+            return False
+    if x.numel() == 0 or x.dtype is torch.float64 or len(weight) > MOST_FILTERS:
         return False
-    return isinstance(patches, Matrix) or (not patches.transposed and unit[0, 0].numel() <= TAPS)
+    return isinstance(patches, Matrix) or (not patches.transposed and weight[0, 0].numel() <= TAPS)
+
+
+@functools.cache
+def say_once(name: str) -> None:
+    """Tell that a formula has no twin for the GPU."""
+    warnings.warn(f"{name!r} has no Triton twin, so its layers take the slower path through torch", stacklevel=2)
 
 
 def respond(
-    x: Tensor, unit: Tensor, bias: Tensor | None, mean_norm: Tensor | None, patches: Patches, formula: Formula,
-    values: dict[str, Value],
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The output and the mean norm that ρ was measured by, as `reference.decouple` defines them."""
-    tensors, numbers, present, settings = packed(values, patches)
-    h, g = cast(Any, formula.h).name, cast(Any, formula.g).name
-    y, _, _, m = decouple(
-        x, unit, bias, mean_norm, *tensors, numbers, present, h, g, formula.eps, formula.relative, *settings,
-        patches.groups,
+    x: Tensor, weight: Tensor, bias: Tensor | None, mean_norm: Tensor | None, patches: Patches, formula: Formula,
+    values: dict[str, Value], *, raw: bool, unit: bool, behind: Behind = NOTHING,
+) -> Response:  # fmt: skip
+    """The output, as `reference.decouple` and torch's batch norm define it; see `Call` for `raw` and `unit`."""
+    tensors = [flat(values.get(name)) for name in NAMES]
+    numbers = [1.0 if isinstance(value, Tensor) else float(value) for value in (values.get(name, 1.0) for name in NAMES)]
+    settings: tuple[Any, ...] = ([], [], [])
+    if not isinstance(patches, Matrix):
+        settings = list(patches.stride), list(patches.padding), list(patches.dilation)
+    arguments = (
+        x, behind.sums, weight, bias if behind.gamma is None else behind.beta, behind.residual, behind.token,
+        behind.gamma,        behind.centre, behind.variance, mean_norm, *tensors,
+        numbers, [int(name in values) for name in NAMES], cast(Any, formula.h).name, cast(Any, formula.g).name,
+        formula.eps, formula.relative, raw, unit, behind.bn_eps, behind.relu, behind.wants_sums,
+        behind.wants_token, *settings, patches.groups,
+        BUILD,
     )  # fmt: skip
-    return y, m
+    take = decouple if torch.compiler.is_compiling() else in_eager_mode
+    y, sums, token, _, _, _, m, moments = take(*arguments)
+    own = sums if behind.wants_sums else None, token if behind.wants_token else None
+    return Response(y, *own, m if mean_norm is None else mean_norm, moments)
 
 
-def packed(
-    values: dict[str, Value], patches: Patches
-) -> tuple[list[Tensor | None], list[float], list[int], list[list[int]]]:
-    """The values as an operator of torch takes them: tensors, numbers, which are there; then stride, padding, dilation."""
-    present = [int(name in values) for name in NAMES]
-    tensors: list[Tensor | None] = []
-    numbers: list[float] = []
-    for name in NAMES:
-        value = values.get(name, 1.0)
-        tensors.append(value.reshape(-1) if isinstance(value, Tensor) else None)
-        numbers.append(1.0 if isinstance(value, Tensor) else float(value))
-    if isinstance(patches, Matrix):
-        return tensors, numbers, present, [[], [], []]
-    return tensors, numbers, present, [list(patches.stride), list(patches.padding), list(patches.dilation)]
+def flat(value: Value | None) -> Tensor | None:
+    """A value's elements in a row, or None where it is no tensor."""
+    return value.reshape(-1) if isinstance(value, Tensor) else None
 
 
-def known(tensors: tuple[Tensor | None, ...], numbers: list[float], present: list[int]) -> dict[str, Tensor | float]:
-    """The values that are there, by name."""
-    rows = zip(NAMES, tensors, numbers, present, strict=True)
-    return {name: number if tensor is None else tensor for name, tensor, number, there in rows if there}
+def forward(*arguments: Any) -> tuple[Tensor, ...]:
+    """y, its sums, its token and `Kept`."""
+    call = Call(*arguments)
+    x, weight = launch.dense(call.x), call.weight
+    empty = x.new_empty(0)
+    squares = launch.square_sums(x, call.groups) if call.sums is None else call.sums
+    filters = None if call.unit else launch.whole_filters(weight)
+    n, partials, unit = launch.prepare(squares, call.view, call.eps, filters, x.dtype)
+    if call.unit:
+        unit = weight.to(x.dtype)
+    z = launch.dense(call.patches.products(x, unit))
+    layer, mean = call.layer(z, n), call.mean_norm
+    m = torch.empty((), dtype=torch.float32, device=x.device) if mean is None else mean
+    own = mean
+    norm, moments = None, empty
+    if call.gamma is not None:
+        if call.centre is None:
+            moments, own = layer.statistics(mean, m, partials), m
+        norm = norm_of(call, moments)
+    residual = None if call.residual is None else launch.dense(call.residual)
+    y, sums, token = layer.respond(own, m, partials, call.bias, norm, residual, call.relu, call.wants_sums, call.wants_token)
+    return y, sums, token, empty.clone() if call.unit else unit, z, n, m if mean is None else empty.clone(), moments
 
 
-def windows_of(x: Tensor, unit: Tensor, stride: list[int], padding: list[int], dilation: list[int]) -> launch.Windows:
-    """The windows of x that filters see; a row of a matrix is one window."""
-    return launch.windows(tuple(x.shape[2:]), tuple(unit.shape[2:]), tuple(stride), tuple(padding), tuple(dilation))
+def norm_of(call: Call, moments: Tensor) -> launch.Norm:
+    """Batch norm with the statistics that it uses."""
+    assert call.gamma is not None
+    if call.centre is None or call.variance is None:
+        return launch.Norm(moments[0], moments[1], call.gamma, call.bn_eps)
+    return launch.Norm(call.centre, call.variance, call.gamma, call.bn_eps)
 
 
-def patches_of(unit: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int) -> Patches:
-    """How patches meet filters."""
-    if unit.dim() == 2:
-        return Matrix()
-    settings = (tuple(unit.shape[2:]), tuple(stride), tuple(padding), tuple(dilation))
-    return Convolution(*settings, groups, False, (0,) * len(stride))
+def like_forward(*arguments: Any) -> tuple[Tensor, ...]:
+    """Tensors without memory in the shapes that `forward` gives."""
+    call = Call(*arguments)
+    x, weight = launch.dense(call.x), call.weight
+    empty = x.new_empty(0)
+    unit = weight.to(x.dtype) if call.unit else torch.empty_like(launch.whole_filters(weight), dtype=x.dtype)
+    z = launch.dense(call.patches.products(x, unit))
+    out = call.view.out_size
+    n = x.new_empty((x.shape[0], call.groups, *out), dtype=torch.float32)
+    rows = out[0] * out[1] * out[2]
+    sums = x.new_empty((x.shape[0], 1, rows), dtype=torch.float32) if call.wants_sums else empty
+    m = x.new_empty((), dtype=torch.float32) if call.mean_norm is None else empty.clone()
+    own = call.gamma is not None and call.centre is None
+    moments = x.new_empty((3, z.shape[1]), dtype=torch.float32) if own else empty.clone()
+    token = z.new_empty(1).expand(z.shape) if call.wants_token else empty.clone()
+    return torch.empty_like(z), sums, token, empty.clone() if call.unit else unit, z, n, m, moments
 
 
-@torch.library.custom_op("dcnets::decouple", mutates_args=())
-def decouple(
-    x: Tensor, unit: Tensor, bias: Tensor | None, mean_norm: Tensor | None, rho: Tensor | None, alpha: Tensor | None,
-    beta: Tensor | None, k: Tensor | None, p: Tensor | None, weight_norm: Tensor | None, stretch: Tensor | None,
-    scale: Tensor | None, numbers: list[float], present: list[int], h: str, g: str, eps: float, relative: bool,
-    stride: list[int], padding: list[int], dilation: list[int], groups: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """y, z, n and m."""
-    values = known((rho, alpha, beta, k, p, weight_norm, stretch, scale), numbers, present)
-    x = launch.dense(x)
-    z = launch.dense(patches_of(unit, stride, padding, dilation, groups).products(x, unit))
-    n, partials, parts = launch.norms(x, groups, windows_of(x, unit, stride, padding, dilation), eps)
-    y, m = launch.respond(z, n, bias, mean_norm, partials, parts, relative, h, g, values, groups)
-    return y, z, n, m.clone() if m is mean_norm else m
+class Needs(NamedTuple):
+    """What the backward pass is asked for."""
+
+    wanted: str
+    """The values, and `bias` where there is no batch norm, with spaces between them."""
+    x: bool
+    weight: bool
+    norm: bool
+    residual: bool
 
 
-@decouple.register_fake
-def _(
-    x: Tensor, unit: Tensor, bias: Tensor | None, mean_norm: Tensor | None, rho: Tensor | None, alpha: Tensor | None,
-    beta: Tensor | None, k: Tensor | None, p: Tensor | None, weight_norm: Tensor | None, stretch: Tensor | None,
-    scale: Tensor | None, numbers: list[float], present: list[int], h: str, g: str, eps: float, relative: bool,
-    stride: list[int], padding: list[int], dilation: list[int], groups: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    z = patches_of(unit, stride, padding, dilation, groups).products(x, unit)
-    out = windows_of(x, unit, stride, padding, dilation).out_size
-    n = x.new_empty((len(x), groups, *out), dtype=torch.float32)
-    return torch.empty_like(z), z, n, x.new_empty((), dtype=torch.float32)
+class Gradients(NamedTuple):
+    """What the backward pass gives; empty where it was not asked for."""
+
+    x: Tensor
+    sums: Tensor
+    weight: Tensor
+    norm: Tensor
+    """Of batch norm's bias and weight (2, filters)."""
+    residual: Tensor
+    values: Tensor
+    """Of what was wanted (wanted, filters), but that of ρ is that of ρ·m."""
+    radius: Tensor
+    mean: Tensor
 
 
-@torch.library.custom_op("dcnets::decouple_backward", mutates_args=())
-def decouple_backward(
-    dy: Tensor, x: Tensor, unit: Tensor, z: Tensor, n: Tensor, m: Tensor, rho: Tensor | None, alpha: Tensor | None,
-    beta: Tensor | None, k: Tensor | None, p: Tensor | None, weight_norm: Tensor | None, stretch: Tensor | None,
-    scale: Tensor | None, numbers: list[float], present: list[int], wanted: str, need_x: bool, need_unit: bool,
-    own_mean: bool, h: str, g: str, eps: float, relative: bool, stride: list[int], padding: list[int], dilation: list[int],
-    groups: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """dx, dunit, the gradients of the values named in `wanted` (values, filters) and dm; empty where not needed."""
-    values, names = known((rho, alpha, beta, k, p, weight_norm, stretch, scale), numbers, present), wanted.split()
-    x = launch.dense(x)
-    dz, dn, totals = launch.respond_backward(dy, z, n, m, relative, h, g, values, names, groups)
-    patches = patches_of(unit, stride, padding, dilation, groups)
-    dx, dunit = patches.products_backward(dz, x, unit, need_x, need_unit)
-    dmean = dy.new_zeros((), dtype=torch.float32)
-    if relative and "rho" in names:
-        per_rho = totals[names.index("rho")]
-        dmean = (per_rho * values["rho"]).sum()
-        per_rho *= m
-    if dx is not None:
+def backward(
+    dy: Tensor, dsums: Tensor | None, dtoken: Tensor | None, y: Tensor | None, unit: Tensor, z: Tensor, n: Tensor, m: Tensor,
+    moments: Tensor, wanted: str, need_x: bool, need_weight: bool, need_norm: bool, need_residual: bool, *arguments: Any,
+) -> Gradients:  # fmt: skip
+    """The gradients of `forward`; y is given where `needs_output` says so."""
+    call, names = Call(*arguments), wanted.split()
+    dtoken = None if dtoken is None else launch.dense(dtoken)
+    x, dy, layer = launch.dense(call.x), launch.dense(dy), call.layer(z, n)
+    empty = functools.partial(dy.new_empty, 0, dtype=torch.float32)
+    sums, masked, norm, relu = None, None, None, call.relu
+    if call.gamma is not None:
+        assert call.bias is not None
+        norm = norm_of(call, moments)
+        if call.centre is None or need_norm or y is not None:
+            sums, masked = layer.gradient_sums(dy, dsums, y, m, call.bias, norm, relu, dtoken)
+        if masked is not None:
+            dy, dsums, relu = masked, None, False
+    dnorm = sums if sums is not None and need_norm else None
+    if norm is not None and call.centre is not None:
+        sums = torch.zeros(2, z.shape[1], dtype=torch.float32, device=z.device)
+    dz, dn, totals = layer.respond_backward(dy, dsums, m, call.bias, norm, sums, relu, names)
+    dx, dunit = call.patches.products_backward(dz, x, unit, need_x, need_weight)
+    of_radius = totals[names.index("rho")] if "rho" in names else None
+    own, dweight, dradius, dmean = layer.finish(
+        dn, of_radius, m, call.view, dunit, None if call.unit else launch.whole_filters(call.weight), call.eps,
+        need_sums=need_x, through_mean=call.relative and call.mean_norm is None,
+    )  # fmt: skip
+    dunit = dunit if call.unit else dweight
+    if dx is not None and call.sums is None and own is not None:
         dx = launch.dense(dx)
-        view = windows_of(x, unit, stride, padding, dilation)
-        launch.add_norm_gradient(dx, x, n, dn, dmean if relative and own_mean else None, groups, view)
-    empty = dy.new_empty(0)
-    return empty if dx is None else dx, empty.clone() if dunit is None else dunit, totals, dmean
+        launch.add_norm_gradient(dx, x, own, call.groups)
+        own = None
+    found = (dx, own, dunit, dnorm, masked if need_residual else None, totals, dradius, dmean)
+    return Gradients(*(empty() if t is None else t for t in found))
 
 
-@decouple_backward.register_fake
-def _(
-    dy: Tensor, x: Tensor, unit: Tensor, z: Tensor, n: Tensor, m: Tensor, rho: Tensor | None, alpha: Tensor | None,
-    beta: Tensor | None, k: Tensor | None, p: Tensor | None, weight_norm: Tensor | None, stretch: Tensor | None,
-    scale: Tensor | None, numbers: list[float], present: list[int], wanted: str, need_x: bool, need_unit: bool,
-    own_mean: bool, h: str, g: str, eps: float, relative: bool, stride: list[int], padding: list[int], dilation: list[int],
-    groups: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    patches = patches_of(unit, stride, padding, dilation, groups)
-    dx, dunit = patches.products_backward(torch.empty_like(z), x, unit, need_x, need_unit)
-    totals = dy.new_empty((max(1, len(wanted.split())), z.shape[1]), dtype=torch.float32)
-    empty = dy.new_empty(0)
-    scalar = dy.new_empty((), dtype=torch.float32)
-    return empty if dx is None else dx, dy.new_empty(0) if dunit is None else dunit, totals, scalar
+def like_backward(
+    dy: Tensor, dsums: Tensor | None, dtoken: Tensor | None, y: Tensor | None, unit: Tensor, z: Tensor, n: Tensor, m: Tensor,
+    moments: Tensor, wanted: str, need_x: bool, need_weight: bool, need_norm: bool, need_residual: bool, *arguments: Any,
+) -> Gradients:  # fmt: skip
+    """Tensors without memory in the shapes that `backward` gives."""
+    call, names = Call(*arguments), wanted.split()
+    x = launch.dense(call.x)
+    empty = functools.partial(dy.new_empty, dtype=torch.float32)
+    dx, dunit = call.patches.products_backward(torch.empty_like(z), x, unit, need_x, need_weight)
+    if dunit is not None and not call.unit:
+        dunit = torch.empty_like(launch.whole_filters(call.weight))
+    own = None if dx is None or call.sums is None else torch.empty_like(call.sums)
+    dradius, dmean = (empty(z.shape[1]), empty(())) if "rho" in names else (None, None)
+    found = (
+        None if dx is None else launch.dense(dx), own, dunit, empty((2, z.shape[1])) if need_norm else None,
+        torch.empty_like(z) if need_residual else None, empty((max(1, len(names)), z.shape[1])), dradius,
+        dmean,
+    )  # fmt: skip
+    return Gradients(*(empty(0) if t is None else t for t in found))
+
+
+decouple = torch.library.custom_op(
+    "dcnets::decouple", forward, mutates_args=(), schema=f"({ARGUMENTS}) -> ({', '.join(['Tensor'] * 8)})"
+)
+decouple.register_fake(like_forward)
+decouple_backward = torch.library.custom_op(
+    "dcnets::decouple_backward", lambda *arguments: tuple(backward(*arguments)), mutates_args=(),
+    schema=(
+        "(Tensor dy, Tensor? dsums, Tensor? dtoken, Tensor? y, Tensor kept_unit, Tensor z, Tensor n, Tensor m, "
+        "Tensor moments, str wanted, "
+        f"bool need_x, bool need_weight, bool need_norm, bool need_residual, {ARGUMENTS}) -> "
+        f"({', '.join(['Tensor'] * len(Gradients._fields))})"
+    ),
+)  # fmt: skip
+decouple_backward.register_fake(lambda *arguments: tuple(like_backward(*arguments)))
 
 
 def remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Keep x, ŵ, z, n, m and the values for the backward pass."""
-    x, unit, bias, mean_norm, *rest = inputs
-    tensors, ctx.settings = rest[: len(NAMES)], rest[len(NAMES) :]
-    _, z, n, m = output
-    ctx.own_mean = mean_norm is None
+    """Keep the arguments, ŵ, z, n, m and the statistics for the backward pass, and y where it is needed."""
+    y, _, _, *kept = output
+    ctx.settings = inputs[TENSORS:]
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(x, unit, bias, mean_norm, z, n, m, *tensors)
+    call = Call(*inputs)
+    ctx.save_for_backward(*inputs[:TENSORS], *kept, y if needs_output(call) else None)
 
 
-def backward(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Any, ...]:
-    """The gradients of `decouple`'s arguments; with a graph of their own they go through the definition."""
+def needs_output(call: Call) -> bool:
+    """Whether the backward pass needs y: with a residual in it, it cannot be computed anew."""
+    return call.residual is not None and (call.relu or call.wants_sums)
+
+
+def gradients(
+    run: Any, ctx: Any, dy: Tensor | None, dsums: Tensor | None, dtoken: Tensor | None, *_: Any
+) -> tuple[Any, ...]:
+    """The gradients of `decouple`'s arguments by `run`, a `backward`; those with a graph go through the definition."""
     nothing = (None,) * len(ctx.settings)
+    *tensors, unit, z, n, m, moments, y = ctx.saved_tensors
+    call = Call(*tensors, *ctx.settings)
     if dy is None:
-        return (*(None,) * (FIRST_VALUE + len(NAMES)), *nothing)
-    x, unit, bias, mean_norm, z, n, m, *tensors = ctx.saved_tensors
-    numbers, present, h, g, eps, relative, stride, padding, dilation, groups = ctx.settings
-    needs = ctx.needs_input_grad
+        dy, dtoken = dtoken, None
+    if dy is None and dsums is None:
+        return (*(None,) * TENSORS, *nothing)
+    if dy is None:
+        dy = torch.zeros_like(z)
+    needs = ctx.needs_input_grad[:TENSORS]
+    if dtoken is not None and (y is None or torch.is_grad_enabled()):  # the programs add it where they store the sum
+        dy, dtoken = dy + dtoken, None
     if torch.is_grad_enabled():
-        return (*through_definition(ctx, x, unit, bias, mean_norm, tensors, dy), *nothing)
-    need_x, need_unit, need_bias, need_mean = needs[:FIRST_VALUE]
-    wanted = [name for name, need in zip(NAMES, needs[FIRST_VALUE:], strict=False) if need]
-    if relative and "rho" not in wanted and (need_mean or (need_x and ctx.own_mean)):
+        return (*through_definition(call, needs, dy, dsums), *nothing)
+    need_x, need_sums, need_weight, need_bias, need_residual, need_token, need_gamma, _, _, need_mean, *need_values = needs
+    wanted = [name for name, need in zip(NAMES, need_values, strict=True) if need]
+    if call.relative and "rho" not in wanted and (need_mean or ((need_x or need_sums) and call.mean_norm is None)):
         wanted.append("rho")
-    dx, dunit, totals, dmean = decouple_backward(
-        dy, x, unit, z, n, m, *tensors, numbers, present, " ".join(wanted), need_x, need_unit, ctx.own_mean, h, g, eps,
-        relative, stride, padding, dilation, groups,
-    )  # fmt: skip
+    if need_bias and call.gamma is None:
+        wanted.append("bias")
+    asked = Needs(" ".join(wanted), need_x or need_sums, need_weight, need_gamma or (need_bias and call.gamma is not None),
+                  y is not None and (need_residual or need_token))  # fmt: skip
+    kept = call.weight.to(call.x.dtype) if call.unit else unit, z, n, call.mean_norm if m.numel() == 0 else m, moments
+    found = Gradients(*run(dy, dsums, dtoken, y, *kept, *asked, *tensors, *ctx.settings))
+    of = {**dict(zip(wanted, found.values.unbind(0), strict=False)), "rho": found.radius}
     dvalues = [
-        folded(totals[wanted.index(name)], tensor) if need and tensor is not None else None
-        for name, tensor, need in zip(NAMES, tensors, needs[FIRST_VALUE : FIRST_VALUE + len(NAMES)], strict=True)
+        folded(of[name], tensor) if need and tensor is not None else None
+        for name, tensor, need in zip(NAMES, call.tensors, need_values, strict=True)
     ]
-    dbias = dy.transpose(0, 1).flatten(1).float().sum(1).to(bias.dtype) if need_bias else None
-    given = dmean if need_mean else None
-    return (dx if need_x else None, dunit if need_unit else None, dbias, given, *dvalues, *nothing)
+    dbias = found.norm[0] if need_bias and call.gamma is not None else of.get("bias")
+    dweight = found.weight.to(call.weight.dtype) if need_weight else None
+    behind = dy if y is None else found.residual
+    return (
+        found.x if need_x else None, found.sums if need_sums else None, dweight,
+        None if dbias is None or call.bias is None else dbias.to(call.bias.dtype),
+        behind.to(call.residual.dtype) if need_residual and call.residual is not None else None,
+        behind.to(call.token.dtype) if need_token and call.token is not None else None,
+        found.norm[1].to(call.gamma.dtype) if need_gamma and call.gamma is not None else None, None, None,
+        found.mean if need_mean else None, *dvalues, *nothing,
+    )  # fmt: skip
 
 
 def folded(gradient: Tensor, value: Tensor) -> Tensor:
@@ -193,35 +400,61 @@ def folded(gradient: Tensor, value: Tensor) -> Tensor:
     return (gradient.sum().reshape(value.shape) if value.numel() == 1 else gradient).to(value.dtype)
 
 
-def through_definition(
-    ctx: Any,
-    x: Tensor,
-    unit: Tensor,
-    bias: Tensor | None,
-    mean_norm: Tensor | None,
-    tensors: list[Tensor | None],
-    dy: Tensor,
-) -> tuple[Tensor | None, ...]:
-    """Gradients that can be differentiated again."""
-    numbers, present, h, g, eps, relative, stride, padding, dilation, groups = ctx.settings
-    patches = patches_of(unit, stride, padding, dilation, groups)
-    formula = Formula(MAGNITUDES[h], ANGULARS[g], eps, relative)
-    shape = (1, groups, -1, *(1,) * (x.dim() - 2))
-    names, values, needs = [], [], list[bool]()
-    of_values = ctx.needs_input_grad[FIRST_VALUE : FIRST_VALUE + len(NAMES)]
-    for name, tensor, number, there, need in zip(NAMES, tensors, numbers, present, of_values, strict=True):
-        if there:
-            names.append(name)
-            values.append(number if tensor is None else tensor.reshape(shape if tensor.numel() > 1 else (1,) * len(shape)))
-            needs.append(need)
-    inputs = (x, unit, bias, mean_norm, patches, formula, tuple(names), *values)
-    found = eager.through_definition(inputs, (*ctx.needs_input_grad[:FIRST_VALUE], False, False, False, *needs), dy)
-    by_name = dict(zip(names, found[7:], strict=True))
-    own = [
-        None if (gradient := by_name.get(name)) is None or tensor is None else gradient.reshape(tensor.shape)
-        for name, tensor in zip(NAMES, tensors, strict=True)
-    ]
-    return (*found[:FIRST_VALUE], *own)
+def through_definition(call: Call, needs: Iterable[bool], dy: Tensor, dsums: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Gradients that can be differentiated again, in plain torch."""
+    tensors = cast(tuple[Tensor | None, ...], call[:TENSORS])
+    own: list[Any] = [t.view_as(t) if t is not None and need else t for t, need in zip(tensors, needs, strict=True)]
+    twin = Call(*own, *call[TENSORS:])
+    result = plainly(twin)
+    outputs, directions = [result], [dy]
+    if dsums is not None:
+        outputs.append((result.float() ** 2).sum(1).flatten(1).unsqueeze(1))
+        directions.append(dsums)
+    wanted = [t for t, need in zip(own, needs, strict=True) if need and t is not None]
+    found = iter(torch.autograd.grad(outputs, wanted, directions, create_graph=True, allow_unused=True))
+    return tuple(next(found) if need and t is not None else None for t, need in zip(own, needs, strict=True))
 
 
-torch.library.register_autograd("dcnets::decouple", backward, setup_context=remember)
+def plainly(call: Call) -> Tensor:
+    """Response, batch norm, residual sum and ReLU by their definitions."""
+    shape = (1, call.groups, -1, *(1,) * (call.x.dim() - 2))
+    values: dict[str, Value] = {
+        name: value.reshape(shape if value.numel() > 1 else (1,) * len(shape)) if isinstance(value, Tensor) else value
+        for name, value in call.values.items()
+    }
+    if call.raw:
+        values["rho"] = radius_of(cast(Tensor, values["rho"]))
+    formula = Formula(MAGNITUDES[call.h], ANGULARS[call.g], call.eps, call.relative)
+    unit = call.weight if call.unit else normalise(call.weight, call.patches, call.eps)[0]
+    bias = call.bias if call.gamma is None else None
+    f, _ = reference.decouple(call.x, unit.to(call.x.dtype), bias, call.mean_norm, call.patches, formula, values)
+    if call.gamma is not None:
+        batch = call.centre is None
+        f = F.batch_norm(f, call.centre, call.variance, call.gamma, call.bias, training=batch, eps=call.bn_eps)
+    f = f if call.residual is None else f + call.residual
+    f = f if call.token is None else f + call.token
+    return f.relu() if call.relu else f
+
+
+decouple.register_autograd(functools.partial(gradients, decouple_backward), setup_context=remember)
+
+
+class InEagerMode(torch.autograd.Function):
+    """`decouple` without torch's dispatcher."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
+        output = forward(*arguments)
+        remember(ctx, arguments, output)
+        ctx.mark_non_differentiable(*output[3:])
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *directions: Any) -> tuple[Any, ...]:
+        return gradients(backward, ctx, *directions)
+
+
+def in_eager_mode(*arguments: Any) -> tuple[Tensor, ...]:
+    """`decouple`'s outputs."""
+    found: tuple[Tensor, ...] = InEagerMode.apply(*arguments)  # type: ignore[no-untyped-call]
+    return found

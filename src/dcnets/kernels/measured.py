@@ -1,0 +1,25 @@
+"""Where the Triton path was measured to be faster: what `backend("auto")` decides by.
+
+A GPU or a mode that is not here keeps to torch until somebody measures it, and can be asked for Triton by name.
+"""
+
+from __future__ import annotations
+
+import torch
+
+MILLISECONDS = {
+    ("NVIDIA H200", "compiled", "layer"): (37.3, 68.0),
+    ("NVIDIA H200", "compiled", "block"): (37.3, 71.2),
+}
+"""By GPU, mode, and whether it is a layer alone or a block that `fuse` has made: a training step along torch's path and
+along Triton's. ResNet-32 of TanhConv layers with cosine, batch 512, bf16, torch 2.11, triton 3.6, 2026-11-16.
+"""
+
+
+FASTER = {case for case, (along_torch, along_triton) in MILLISECONDS.items() if along_triton < along_torch}
+
+
+def triton_is_faster(device: int, block: bool) -> bool:
+    """Whether the table says so; `device` is the GPU's index."""
+    mode = "compiled" if torch.compiler.is_compiling() else "eager"
+    return bool(FASTER) and (torch.cuda.get_device_name(device), mode, "block" if block else "layer") in FASTER
