@@ -71,6 +71,12 @@ def fit(parts: list[nn.Module]) -> bool:
     return usable and len(rest) <= 1 and all(type(part) is nn.ReLU for part in rest)
 
 
+def bias_of(norm: Any) -> Tensor:
+    """Batch norm's bias, which may be none."""
+    bias: Tensor | None = norm.bias
+    return torch.zeros_like(norm.weight) if bias is None else bias
+
+
 class FusedBlock(nn.Sequential, Link):
     """A decoupled layer with its batch norm and its ReLU, under the names that they had.
 
@@ -92,15 +98,14 @@ class FusedBlock(nn.Sequential, Link):
         """The output and what is known of it; with a residual, whose token takes its gradient, its sum and ReLU."""
         layer, norm, own_relu = self.parts() if fit(list(self.children())) else (None, None, False)
         behind = Behind(
+            gamma=None if norm is None else norm.weight, beta=None if norm is None else bias_of(norm),
+            bn_eps=0.0 if norm is None else norm.eps,
+            centre=norm.running_mean if norm is not None and not norm.training else None,
+            variance=norm.running_var if norm is not None and not norm.training else None,
             residual=residual if residual is None or token is None else residual.detach(), token=token,
             relu=relu or own_relu, sums=known.sums, wants_sums=wanted.sums,
             wants_token=wanted.token and residual is not None,
         )  # fmt: skip
-        if norm is not None:
-            beta = torch.zeros_like(norm.weight) if norm.bias is None else norm.bias
-            behind = behind._replace(gamma=norm.weight, beta=beta, bn_eps=norm.eps)
-            if not norm.training:
-                behind = behind._replace(centre=norm.running_mean, variance=norm.running_var)
         possible = (residual is None or (norm is not None and not own_relu)) and not any(map(hooked, self.children()))
         found = layer.respond_with(x, behind) if possible and layer is not None else None
         if found is None:

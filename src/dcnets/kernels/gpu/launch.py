@@ -114,7 +114,7 @@ def width_of(filters: int) -> int:
 
 def whole_filters(weight: Tensor) -> Tensor:
     """The weight itself where each filter is one piece of memory, else a copy in which it is."""
-    size = weight[0].numel()
+    size = weight.numel() // weight.shape[0]
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(weight.dim(), torch.contiguous_format)
     dense = weight.is_contiguous() or weight.is_contiguous(memory_format=last)
     return weight if dense and weight.stride(0) == size else weight.contiguous()
@@ -143,7 +143,7 @@ def prepare(sums: Tensor, view: Windows, eps: float, weight: Tensor | None, dtyp
     parts = min(PARTS, ceiling(n.numel(), BLOCK))
     partials = torch.empty(parts, dtype=torch.float32, device=sums.device)
     unit = n if weight is None else torch.empty_like(weight, dtype=dtype)
-    filters, size = (0, 1) if weight is None else (weight.shape[0], weight[0].numel())
+    filters, size = (0, 1) if weight is None else (weight.shape[0], weight.numel() // weight.shape[0])
     run(
         programs.prepare, (parts + filters, 1, 1), (n if weight is None else weight, unit, sums, n, partials),
         (size, parts, n.numel(), eps, *view.arguments), {**view.taps, "BLOCK": BLOCK, "FILTER": FILTER},
@@ -355,7 +355,9 @@ class Layer:
             dweight = torch.empty_like(weight)
         dradius = None if totals is None else torch.empty_like(totals)
         dmean = None if totals is None else torch.empty((), dtype=torch.float32, device=device)
-        kernels, length = (0, 1) if dweight is None or weight is None else (weight.shape[0], weight[0].numel())
+        kernels, length = (
+            (0, 1) if dweight is None or weight is None else (weight.shape[0], weight.numel() // weight.shape[0])
+        )
         filters = self.z.shape[1]
         run(
             programs.finish, (1 + blocks + kernels, 1, 1),

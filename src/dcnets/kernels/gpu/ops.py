@@ -7,6 +7,7 @@ without torch's dispatcher, whose time for so many arguments would show.
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 import zlib
 from collections.abc import Iterable
@@ -146,9 +147,9 @@ def can(x: Tensor, weight: Tensor, patches: Patches, formula: Formula) -> bool:
             if not torch.compiler.is_compiling():
                 say_once(function.name if isinstance(function, Named) else function.named.name)
             return False
-    if x.numel() == 0 or x.dtype is torch.float64 or len(weight) > MOST_FILTERS:
+    if x.numel() == 0 or x.dtype is torch.float64 or weight.shape[0] > MOST_FILTERS:
         return False
-    return isinstance(patches, Matrix) or (not patches.transposed and weight[0, 0].numel() <= TAPS)
+    return isinstance(patches, Matrix) or (not patches.transposed and math.prod(patches.kernel) <= TAPS)
 
 
 @functools.cache
@@ -162,28 +163,28 @@ def respond(
     values: dict[str, Value], *, raw: bool, unit: bool, behind: Behind = NOTHING,
 ) -> Response:  # fmt: skip
     """The output, as `reference.decouple` and torch's batch norm define it; see `Call` for `raw` and `unit`."""
-    tensors = [flat(values.get(name)) for name in NAMES]
-    numbers = [1.0 if isinstance(value, Tensor) else float(value) for value in (values.get(name, 1.0) for name in NAMES)]
-    settings: tuple[Any, ...] = ([], [], [])
+    given: list[Tensor | None] = []
+    numbers, present = [], []
+    for name in NAMES:
+        value = values.get(name)
+        given.append(value.reshape(-1) if isinstance(value, Tensor) else None)
+        numbers.append(1.0 if value is None or isinstance(value, Tensor) else float(value))
+        present.append(int(value is not None))
+    windows: tuple[Any, ...] = ([], [], [])
     if not isinstance(patches, Matrix):
-        settings = list(patches.stride), list(patches.padding), list(patches.dilation)
-    arguments = (
-        x, behind.sums, weight, bias if behind.gamma is None else behind.beta, behind.residual, behind.token,
-        behind.gamma,        behind.centre, behind.variance, mean_norm, *tensors,
-        numbers, [int(name in values) for name in NAMES], cast(Any, formula.h).name, cast(Any, formula.g).name,
-        formula.eps, formula.relative, raw, unit, behind.bn_eps, behind.relu, behind.wants_sums,
-        behind.wants_token, *settings, patches.groups,
-        BUILD,
+        windows = list(patches.stride), list(patches.padding), list(patches.dilation)
+    tensors = (
+        x, behind.sums, weight, bias if behind.gamma is None else behind.beta, behind.residual, behind.token, behind.gamma,
+        behind.centre, behind.variance, mean_norm, *given,
     )  # fmt: skip
-    take = decouple if torch.compiler.is_compiling() else in_eager_mode
-    y, sums, token, _, _, _, m, moments = take(*arguments)
+    settings = (
+        numbers, present, cast(Any, formula.h).name, cast(Any, formula.g).name, formula.eps, formula.relative, raw, unit,
+        behind.bn_eps, behind.relu, behind.wants_sums, behind.wants_token, *windows, patches.groups, BUILD,
+    )  # fmt: skip
+    found = decouple(*tensors, *settings) if torch.compiler.is_compiling() else in_eager_mode(settings, tensors)
+    y, sums, token, _, _, _, m, moments = found
     own = sums if behind.wants_sums else None, token if behind.wants_token else None
     return Response(y, *own, m if mean_norm is None else mean_norm, moments)
-
-
-def flat(value: Value | None) -> Tensor | None:
-    """A value's elements in a row, or None where it is no tensor."""
-    return value.reshape(-1) if isinstance(value, Tensor) else None
 
 
 def forward(*arguments: Any) -> tuple[Tensor, ...]:
@@ -349,24 +350,28 @@ def needs_output(call: Call) -> bool:
     return call.residual is not None and (call.relu or call.wants_sums)
 
 
+def gradients_of_arguments(ctx: Any, *directions: Any) -> tuple[Any, ...]:
+    """The gradients of all of `decouple`'s arguments."""
+    found = gradients(decouple_backward, ctx, ctx.needs_input_grad[:TENSORS], *directions)
+    return (*found, *(None,) * len(ctx.settings))
+
+
 def gradients(
-    run: Any, ctx: Any, dy: Tensor | None, dsums: Tensor | None, dtoken: Tensor | None, *_: Any
+    run: Any, ctx: Any, needs: tuple[bool, ...], dy: Tensor | None, dsums: Tensor | None, dtoken: Tensor | None, *rest: Any
 ) -> tuple[Any, ...]:
-    """The gradients of `decouple`'s arguments by `run`, a `backward`; those with a graph go through the definition."""
-    nothing = (None,) * len(ctx.settings)
+    """The gradients of `decouple`'s tensors by `run`, a `backward`; those with a graph go through the definition."""
     *tensors, unit, z, n, m, moments, y = ctx.saved_tensors
     call = Call(*tensors, *ctx.settings)
     if dy is None:
         dy, dtoken = dtoken, None
     if dy is None and dsums is None:
-        return (*(None,) * TENSORS, *nothing)
+        return (None,) * TENSORS
     if dy is None:
         dy = torch.zeros_like(z)
-    needs = ctx.needs_input_grad[:TENSORS]
     if dtoken is not None and (y is None or torch.is_grad_enabled()):  # the programs add it where they store the sum
         dy, dtoken = dy + dtoken, None
     if torch.is_grad_enabled():
-        return (*through_definition(call, needs, dy, dsums), *nothing)
+        return through_definition(call, needs, dy, dsums)
     need_x, need_sums, need_weight, need_bias, need_residual, need_token, need_gamma, _, _, need_mean, *need_values = needs
     wanted = [name for name, need in zip(NAMES, need_values, strict=True) if need]
     if call.relative and "rho" not in wanted and (need_mean or ((need_x or need_sums) and call.mean_norm is None)):
@@ -391,7 +396,7 @@ def gradients(
         behind.to(call.residual.dtype) if need_residual and call.residual is not None else None,
         behind.to(call.token.dtype) if need_token and call.token is not None else None,
         found.norm[1].to(call.gamma.dtype) if need_gamma and call.gamma is not None else None, None, None,
-        found.mean if need_mean else None, *dvalues, *nothing,
+        found.mean if need_mean else None, *dvalues,
     )  # fmt: skip
 
 
@@ -436,25 +441,27 @@ def plainly(call: Call) -> Tensor:
     return f.relu() if call.relu else f
 
 
-decouple.register_autograd(functools.partial(gradients, decouple_backward), setup_context=remember)
+decouple.register_autograd(gradients_of_arguments, setup_context=remember)
 
 
 class InEagerMode(torch.autograd.Function):
     """`decouple` without torch's dispatcher."""
 
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
-        output = forward(*arguments)
-        remember(ctx, arguments, output)
+    def forward(ctx: Any, settings: tuple[Any, ...], *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        output = forward(*tensors, *settings)
+        remember(ctx, (*tensors, *settings), output)
         ctx.mark_non_differentiable(*output[3:])
         return output
 
     @staticmethod
     def backward(ctx: Any, *directions: Any) -> tuple[Any, ...]:
-        return gradients(backward, ctx, *directions)
+        return None, *gradients(backward, ctx, ctx.needs_input_grad[1:], *directions)
 
 
-def in_eager_mode(*arguments: Any) -> tuple[Tensor, ...]:
+def in_eager_mode(settings: tuple[Any, ...], tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
     """`decouple`'s outputs."""
-    found: tuple[Tensor, ...] = InEagerMode.apply(*arguments)  # type: ignore[no-untyped-call]
-    return found
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        found: tuple[Tensor, ...] = InEagerMode.apply(settings, *tensors)  # type: ignore[no-untyped-call]
+        return found
+    return forward(*tensors, *settings)
