@@ -3,11 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# processes for the tests; each has torch in memory
+JOBS ?= 2
 
 .PHONY: test lint bench demo clean
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(JOBS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -58,12 +58,14 @@ class Windows:
             mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
             x = F.pad(x, [side for pair in reversed(sides) for side in pair], mode)
             x = x.contiguous(memory_format=layout)  # circular padding forgets it
-        return x, self.patches(weight), squeeze if unbatched else unchanged
+        return x, self._patches(weight, sides), squeeze if unbatched else unchanged
 
     def patches(self, weight: Tensor) -> Convolution:
         """The patches that are taken once x is padded; zeros on both sides alike are left to the convolution."""
+        return self._patches(weight, self._sides(tuple(weight.shape[2:])))
+
+    def _patches(self, weight: Tensor, sides: list[tuple[int, int]]) -> Convolution:
         kernel = tuple(weight.shape[2:])
-        sides = self._sides(kernel)
         padding = tuple(before for before, _ in sides) if self._zeros_suffice(sides) else (0,) * self.dims
         stride, dilation, output_padding = (
             expand(name, getattr(self, name), self.dims) for name in ("stride", "dilation", "output_padding")

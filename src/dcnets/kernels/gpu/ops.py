@@ -181,8 +181,10 @@ def respond(
         numbers, present, cast(Any, formula.h).name, cast(Any, formula.g).name, formula.eps, formula.relative, raw, unit,
         behind.bn_eps, behind.relu, behind.wants_sums, behind.wants_token, *windows, patches.groups, BUILD,
     )  # fmt: skip
-    found = decouple(*tensors, *settings) if torch.compiler.is_compiling() else in_eager_mode(settings, tensors)
-    y, sums, token, _, _, _, m, moments = found
+    if torch.compiler.is_compiling():
+        y, sums, token, _, _, _, m, moments = decouple(*tensors, *settings)
+    else:
+        y, sums, token, m, moments = in_eager_mode(settings, tensors)
     own = sums if behind.wants_sums else None, token if behind.wants_token else None
     return Response(y, *own, m if mean_norm is None else mean_norm, moments)
 
@@ -445,23 +447,24 @@ decouple.register_autograd(gradients_of_arguments, setup_context=remember)
 
 
 class InEagerMode(torch.autograd.Function):
-    """`decouple` without torch's dispatcher."""
+    """`decouple` without torch's dispatcher, and with no more outputs for autograd than have gradients."""
 
     @staticmethod
-    def forward(ctx: Any, settings: tuple[Any, ...], *tensors: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, beside: list[Tensor], settings: tuple[Any, ...], *tensors: Tensor | None) -> Any:
         output = forward(*tensors, *settings)
         remember(ctx, (*tensors, *settings), output)
-        ctx.mark_non_differentiable(*output[3:])
-        return output
+        beside += output[-2:]
+        return tuple(t if t.numel() else None for t in output[:3])
 
     @staticmethod
     def backward(ctx: Any, *directions: Any) -> tuple[Any, ...]:
-        return None, *gradients(backward, ctx, ctx.needs_input_grad[1:], *directions)
+        return None, None, *gradients(backward, ctx, ctx.needs_input_grad[2:], *directions)
 
 
-def in_eager_mode(settings: tuple[Any, ...], tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    """`decouple`'s outputs."""
+def in_eager_mode(settings: tuple[Any, ...], tensors: tuple[Tensor | None, ...]) -> tuple[Any, ...]:
+    """y, its sums and its token, the mean norm, and the statistics of the response."""
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        found: tuple[Tensor, ...] = InEagerMode.apply(settings, *tensors)  # type: ignore[no-untyped-call]
-        return found
-    return forward(*tensors, *settings)
+        beside: list[Tensor] = []
+        return *InEagerMode.apply(beside, settings, *tensors), *beside  # type: ignore[no-untyped-call]
+    y, sums, token, *_, m, moments = forward(*tensors, *settings)
+    return y, sums, token, m, moments
