@@ -1,0 +1,106 @@
+"""A model under attack: how it is held still, what it answers, and what the attack wants of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dcnets.attacks.checks import check_logits, check_model, check_span, checked_images, checked_labels
+from dcnets.losses import full_precision
+
+
+def fooled(model: nn.Module, x: Tensor, y: Tensor, *, targeted: bool = False) -> Tensor:
+    """Which images (n) the model takes for another class than y, or for y itself where that is the target."""
+    with under_attack(model, x, y, targeted) as (aim, x):
+        return aim.judged(x)[0]
+
+
+@contextmanager
+def under_attack(model: nn.Module, x: Tensor, y: Tensor, targeted: bool) -> Iterator[tuple[Aim, Tensor]]:
+    """The aim and a copy of the images, both checked, while the model is undisturbed."""
+    check_model(model)
+    with torch.inference_mode(False), torch.no_grad():
+        x = checked_images(x)
+        y = checked_labels(y, x)
+        with undisturbed(model, x.device):
+            yield Aim(model, y, targeted, (int(y.min()), int(y.max()))), x
+
+
+@contextmanager
+def undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Evaluation mode without gradients of parameters; then every flag and the random numbers are as they were."""
+    modes = {module: module.training for module in model.modules()}
+    wanted = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    gpus = {device.index} if device.type == "cuda" else set()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        gpus.add(torch.cuda.current_device())
+    with torch.random.fork_rng(devices=list(gpus)):
+        try:
+            model.eval().requires_grad_(False)
+            yield
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+            for parameter, value in wanted.items():
+                parameter.requires_grad_(value)
+
+
+@dataclass(frozen=True)
+class Aim:
+    """A model, and the classes y (n) to get away from, or to get to where `targeted`.
+
+    `span` is the lowest and the highest of the classes, where they are to be checked.
+    """
+
+    model: nn.Module
+    y: Tensor
+    targeted: bool = False
+    span: tuple[int, int] | None = None
+
+    def part(self, some: Tensor) -> Aim:
+        """The aim at some of the images."""
+        return replace(self, y=self.y[some])
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The model's logits (n, classes) in float32 or better; x is rounded to the model's own precision."""
+        weight = next((p for p in self.model.parameters() if p.is_floating_point()), x)
+        logits: Tensor = self.model(x.to(weight.dtype, copy=True))  # a copy: a model may normalise in place
+        check_logits(logits, len(x))
+        check_span(self.span, logits.shape[1])
+        return full_precision(logits)
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """The gradient, in x, of the cross-entropy summed over the images."""
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            logits = self.logits(x)
+            gradient = None
+            if logits.requires_grad:
+                loss = F.cross_entropy(logits, self.y, reduction="sum")
+                (gradient,) = torch.autograd.grad(loss, x, allow_unused=True)
+        if gradient is None:
+            raise ValueError(
+                "the model's logits have no gradient in x: it detaches them, or computes without autograd; "
+                "mend that, or use a gradient-free attack: attacks.square, attacks.transfer"
+            )
+        return gradient
+
+    def judged(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Which images fool the model, and how far each has got (both n).
+
+        How far: the margin by which another class leads, or minus the cross-entropy of the target.
+        """
+        logits = self.logits(x)
+        if logits.isnan().any():
+            raise ValueError("the model's logits are NaN: no answer, right or wrong; mend the model, or use float32")
+        answers = logits.argmax(1)
+        if self.targeted:
+            return answers == self.y, -F.cross_entropy(logits, self.y, reduction="none")
+        own = self.y[:, None]
+        others = logits.scatter(1, own, -torch.inf).amax(1)
+        return answers != self.y, others - logits.gather(1, own).squeeze(1)

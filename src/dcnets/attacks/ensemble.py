@@ -1,0 +1,72 @@
+"""AutoAttack: APGD, FAB and Square one after another, by the package pyautoattack."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from torch import Tensor, nn
+
+from dcnets.attacks.aim import under_attack
+from dcnets.attacks.checks import checked_eps
+from dcnets.attacks.norms import NORMS
+from dcnets.attacks.squares import check_sides
+from dcnets.models.checks import whole_number
+from dcnets.naming import choose
+
+LEAST_CLASSES = {"standard": 4, "plus": 4, "rand": 3}
+"""What the versions' DLR losses compare: the true class with two or three others."""
+TARGETS = 9
+"""The classes that a targeted part tries, where there are as many."""
+
+
+def autoattack(
+    model: nn.Module, x: Tensor, y: Tensor, *, eps: float, norm: str = "linf", version: str = "standard", batch: int = 250,
+    seed: int = 0,
+) -> Tensor:  # fmt: skip
+    """AutoAttack (Croce and Hein, 2020) on images x (n, channels, height, width), `batch` of them at a time.
+
+    `version` is "standard", "plus" (longer) or "rand" (for models that answer at random). An image that withstood
+    everything, or that the model takes for another class as it is, comes back unchanged. With fewer than ten classes the
+    targeted parts try all the others. What the package warns of goes to the logger "auto-attack".
+    """
+    eps = checked_eps(eps, choose("norm", norm, NORMS))
+    choose("version", version, LEAST_CLASSES)
+    whole_number("batch", batch)
+    whole_number("seed", seed, least=0)
+    package = pyautoattack()
+    with under_attack(model, x, y, False) as (aim, x), same_trace():
+        check_sides(x, norm)
+        classes = aim.logits(x[:1]).shape[1]
+        if classes < (least := LEAST_CLASSES[version]):
+            raise ValueError(
+                f"AutoAttack {version!r} needs {least} classes or more, the model has {classes}; use attacks.pgd"
+            )
+        suite = package.AutoAttack(
+            aim.logits, norm={"linf": "Linf", "l2": "L2"}[norm], eps=eps, seed=seed, version=version, device=x.device
+        )
+        suite.verbose = False
+        suite.apgd_targeted.n_target_classes = suite.fab.n_target_classes = min(TARGETS, classes - 1)
+        examples: Tensor = suite.run_standard_evaluation(x, aim.y, batch_size=batch)[0]
+        return examples
+
+
+def pyautoattack() -> Any:
+    """The package, or an ImportError that says how to install it."""
+    try:
+        return import_module("pyautoattack")
+    except ImportError as error:
+        raise ImportError(f"autoattack needs the package pyautoattack ({error}); pip install 'dcnets[attacks]'") from error
+
+
+@contextmanager
+def same_trace() -> Iterator[None]:
+    """Put back the trace function of a debugger or of a coverage tool, which the package takes away."""
+    before = sys.gettrace()
+    try:
+        yield
+    finally:
+        sys.settrace(before)
