@@ -133,6 +133,9 @@ CHAINS = {
     "one dimension": lambda: (
         nn.Sequential(block(dcnets.DecoupledConv1d(3, 4, 3)), block(dcnets.DecoupledConv1d(4, 3, 3))), (3, 3, 9), 1,
     ),
+    "rows": lambda: (
+        nn.Sequential(block(dcnets.DecoupledLinear(5, 4)), block(dcnets.DecoupledLinear(4, 3))), (6, 5), 1,
+    ),
     "max pooling between": lambda: (nn.Sequential(conv_block(3, 4), nn.MaxPool2d(2), conv_block(4, 3)), (3, 3, 6, 6), 2),
     "a grouped consumer": lambda: (nn.Sequential(conv_block(3, 4), conv_block(4, 6, groups=2)), (3, 3, 5, 6), 2),
     "a circular consumer": lambda: (

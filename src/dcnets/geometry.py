@@ -103,6 +103,8 @@ class Rows:
         if weight.dim() != 2 or x.dim() < 1 or x.shape[-1] != weight.shape[1]:
             came, filters = tuple(x.shape), tuple(weight.shape)
             raise ValueError(f"expected x of shape (…, {filters[-1]}) for filters of shape {filters}, got {came}")
+        if x.dim() == 2:
+            return x, Matrix(), unchanged  # itself, so that what is known of it stays known
         outer = x.shape[:-1]
         return x.reshape(math.prod(outer), weight.shape[1]), Matrix(), lambda y: y.view(*outer, weight.shape[0])
 
