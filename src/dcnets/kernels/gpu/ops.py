@@ -10,134 +10,28 @@ import functools
 import math
 import warnings
 import zlib
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, cast, get_type_hints
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from dcnets import reference
-from dcnets.angular import ANGULARS
 from dcnets.kernels.gpu import angulars, launch, magnitudes
+from dcnets.kernels.gpu.call import ARGUMENTS, TENSORS, Call
+from dcnets.kernels.gpu.call import __file__ as call_file
+from dcnets.kernels.gpu.definition import through_definition
+from dcnets.kernels.gpu.launch import NAMES
 from dcnets.kernels.response import NOTHING, Behind, Response
-from dcnets.magnitude import MAGNITUDES
-from dcnets.options import radius_of
-from dcnets.patches import Convolution, Matrix, Patches, normalise
+from dcnets.patches import Matrix, Patches
 from dcnets.reference import Formula
 from dcnets.registry import Named, Value
 
-NAMES = launch.NAMES
-BUILD = zlib.crc32(Path(__file__).read_bytes())
-"""Of this file: torch keeps compiled graphs on disk, with the backward pass below, and knows them by their arguments."""
+BUILD = zlib.crc32(Path(__file__).read_bytes() + Path(call_file).read_bytes())
+"""Of these files: torch keeps compiled graphs on disk, with the backward pass below, and knows them by their arguments."""
 TAPS = 64
 """The most taps of a window that the programs are unrolled for."""
 MOST_FILTERS = 4096
 """The most filters of a group: the programs that add up over all of them have one tile for them."""
-
-
-class Call(NamedTuple):
-    """The arguments of `dcnets::decouple`, in its order."""
-
-    x: Tensor
-    sums: Tensor | None
-    """Σx² over the channels, (batch, 1, positions), where the producer of x has computed it."""
-    weight: Tensor
-    bias: Tensor | None
-    residual: Tensor | None
-    token: Tensor | None
-    """Zeros that are added to the residual and have its gradient."""
-    gamma: Tensor | None
-    """Batch norm's weight; its bias is `bias`."""
-    centre: Tensor | None
-    variance: Tensor | None
-    """The statistics that batch norm uses; the batch's own where they are not given."""
-    mean_norm: Tensor | None
-    rho: Tensor | None
-    alpha: Tensor | None
-    beta: Tensor | None
-    k: Tensor | None
-    p: Tensor | None
-    weight_norm: Tensor | None
-    stretch: Tensor | None
-    scale: Tensor | None
-    numbers: list[float]
-    """The values that are no tensors."""
-    present: list[int]
-    """Which values there are."""
-    h: str
-    g: str
-    eps: float
-    relative: bool
-    raw: bool
-    """Whether `rho` is r, of which ρ = r² + 1e-4."""
-    unit: bool
-    """Whether the weight's filters are of unit length already."""
-    bn_eps: float
-    relu: bool
-    wants_sums: bool
-    wants_token: bool
-    stride: list[int]
-    padding: list[int]
-    dilation: list[int]
-    groups: int
-    build: int
-    """BUILD."""
-
-    @property
-    def tensors(self) -> tuple[Tensor | None, ...]:
-        """The values that are tensors, in the order of NAMES."""
-        return self.rho, self.alpha, self.beta, self.k, self.p, self.weight_norm, self.stretch, self.scale
-
-    @property
-    def values(self) -> dict[str, Tensor | float]:
-        """The values that are there, by name."""
-        rows = zip(NAMES, self.tensors, self.numbers, self.present, strict=True)
-        return {name: number if tensor is None else tensor for name, tensor, number, there in rows if there}
-
-    @property
-    def view(self) -> launch.Windows:
-        """The windows of x that filters see; a row of a matrix is one window."""
-        settings = tuple(self.stride), tuple(self.padding), tuple(self.dilation)
-        return launch.windows(tuple(self.x.shape[2:]), tuple(self.weight.shape[2:]), *settings)
-
-    @property
-    def patches(self) -> Patches:
-        """How patches meet filters."""
-        if self.weight.dim() == 2:
-            return Matrix()
-        settings = tuple(self.weight.shape[2:]), tuple(self.stride), tuple(self.padding), tuple(self.dilation)
-        return Convolution(*settings, self.groups, False, (0,) * len(self.stride))
-
-    def layer(self, z: Tensor, n: Tensor) -> launch.Layer:
-        """The passes over z and n."""
-        return launch.Layer(z, n, self.h, self.g, self.values, self.raw, self.relative, self.groups)
-
-
-TENSORS = Call._fields.index("numbers")
-"""How many of the arguments may be tensors; they come first."""
-VALUES = Call._fields.index("rho")
-"""The place of the first value among them."""
-KINDS: dict[Any, str] = {
-    Tensor: "Tensor", Tensor | None: "Tensor?", list[float]: "float[]", list[int]: "int[]", str: "str", float: "float",
-    bool: "bool", int: "int",
-}  # fmt: skip
-"""Types as torch writes them in an operator's schema."""
-ARGUMENTS = ", ".join(f"{KINDS[kind]} {name}" for name, kind in get_type_hints(Call).items())
-
-
-class Kept(NamedTuple):
-    """What the forward pass leaves beside y, its sums and its token: ŵ, z, n, m, and mean and variances of the response.
-
-    Empty where there is none: ŵ where the weight is one, m where it was given, and the statistics where they were.
-    """
-
-    unit: Tensor
-    z: Tensor
-    n: Tensor
-    m: Tensor
-    moments: Tensor
 
 
 def can(x: Tensor, weight: Tensor, patches: Patches, formula: Formula) -> bool:
@@ -190,7 +84,10 @@ def respond(
 
 
 def forward(*arguments: Any) -> tuple[Tensor, ...]:
-    """y, its sums, its token and `Kept`."""
+    """y, its sums, its token, and what is kept beside them: ŵ, z, n, m, and mean and variances of the response.
+
+    Empty where there is none: ŵ where the weight is one, m where it was given, and the statistics where they were.
+    """
     call = Call(*arguments)
     x, weight = launch.dense(call.x), call.weight
     empty = x.new_empty(0)
@@ -405,42 +302,6 @@ def gradients(
 def folded(gradient: Tensor, value: Tensor) -> Tensor:
     """A gradient for each filter in the shape and dtype of a value, which may be one for all."""
     return (gradient.sum().reshape(value.shape) if value.numel() == 1 else gradient).to(value.dtype)
-
-
-def through_definition(call: Call, needs: Iterable[bool], dy: Tensor, dsums: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Gradients that can be differentiated again, in plain torch."""
-    tensors = cast(tuple[Tensor | None, ...], call[:TENSORS])
-    own: list[Any] = [t.view_as(t) if t is not None and need else t for t, need in zip(tensors, needs, strict=True)]
-    twin = Call(*own, *call[TENSORS:])
-    result = plainly(twin)
-    outputs, directions = [result], [dy]
-    if dsums is not None:
-        outputs.append((result.float() ** 2).sum(1).flatten(1).unsqueeze(1))
-        directions.append(dsums)
-    wanted = [t for t, need in zip(own, needs, strict=True) if need and t is not None]
-    found = iter(torch.autograd.grad(outputs, wanted, directions, create_graph=True, allow_unused=True))
-    return tuple(next(found) if need and t is not None else None for t, need in zip(own, needs, strict=True))
-
-
-def plainly(call: Call) -> Tensor:
-    """Response, batch norm, residual sum and ReLU by their definitions."""
-    shape = (1, call.groups, -1, *(1,) * (call.x.dim() - 2))
-    values: dict[str, Value] = {
-        name: value.reshape(shape if value.numel() > 1 else (1,) * len(shape)) if isinstance(value, Tensor) else value
-        for name, value in call.values.items()
-    }
-    if call.raw:
-        values["rho"] = radius_of(cast(Tensor, values["rho"]))
-    formula = Formula(MAGNITUDES[call.h], ANGULARS[call.g], call.eps, call.relative)
-    unit = call.weight if call.unit else normalise(call.weight, call.patches, call.eps)[0]
-    bias = call.bias if call.gamma is None else None
-    f, _ = reference.decouple(call.x, unit.to(call.x.dtype), bias, call.mean_norm, call.patches, formula, values)
-    if call.gamma is not None:
-        batch = call.centre is None
-        f = F.batch_norm(f, call.centre, call.variance, call.gamma, call.bias, training=batch, eps=call.bn_eps)
-    f = f if call.residual is None else f + call.residual
-    f = f if call.token is None else f + call.token
-    return f.relu() if call.relu else f
 
 
 decouple.register_autograd(gradients_of_arguments, setup_context=remember)
