@@ -203,7 +203,7 @@ class Decoupled(nn.Module):
         with torch.no_grad():
             seen = used.seen if isinstance(used, SharedMean) else torch.ones_like(self.num_batches_tracked)
             count = self.num_batches_tracked.add_(seen).clamp(min=1).to(self.running_norm.dtype)
-            share = count.reciprocal().clamp(min=1 - DECAY) * seen
+            share = share_of_batch(count) * seen
             # detach: torch 2.13 compiles an update of a float64 scalar buffer itself to nothing
             self.running_norm.detach().lerp_(m.to(self.running_norm.dtype), share)
 
@@ -278,6 +278,11 @@ class Decoupled(nn.Module):
 def absolute(v: Tensor) -> Tensor:
     """|v|, with slope 1 at 0, so that a value that starts at its lowest can leave it."""
     return torch.where(v < 0, -v, v)
+
+
+def share_of_batch(count: Tensor) -> Tensor:
+    """What the newest of so many batches counts in a running mean: all alike at first, then with decay."""
+    return count.reciprocal().clamp(min=1 - DECAY)
 
 
 class SharedMean:

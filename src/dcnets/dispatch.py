@@ -238,8 +238,7 @@ def settle(
     unit, norms = normalise(weight, patches, operator.eps)
     weight_norm = norms.view(1, *norms.shape[:2], *(1,) * dims)
     values = values_of(operator, tensors, weight_norm.shape, weight_norm.dtype)
-    alpha, weighting = values.pop("scale", 1.0), operator.weighting
-    scale: Value = alpha
+    scale, weighting = values.pop("scale", 1.0), operator.weighting
     if "weight_norm" in (*operator.h.parameters, *operator.g.parameters):
         values["weight_norm"] = weight_norm
     if weighting == "separate" and "alpha" in values:

@@ -120,7 +120,7 @@ class FusedBlock(nn.Sequential, Link):
             seen.layers.append((layer, found.m))
         return found.y, Known(found.sums, found.token)
 
-    def parts(self) -> tuple[Decoupled | Frozen | None, Any, bool]:
+    def parts(self) -> tuple[Decoupled | Frozen, Any, bool]:
         """The layer, its batch norm where there is one, and whether there is a ReLU."""
         children = tuple(self._modules.values())
         norm = children[1] if isinstance(children[1], NORMS) else None

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dcnets.decoupled import DECAY, Decoupled
+from dcnets.decoupled import Decoupled, share_of_batch
 
 
 class Seen:
@@ -57,10 +57,10 @@ def track_norms(seen: list[tuple[Any, Tensor]]) -> None:
 
 @torch.no_grad()
 def track_layers(seen: list[tuple[Decoupled, Tensor]]) -> None:
-    """Average batches' mean norms into layers' running norms: all batches alike at first, then with decay."""
+    """Average batches' mean norms into layers' running norms, as a layer itself does."""
     counts = [layer.num_batches_tracked for layer, _ in seen]
     torch._foreach_add_(counts, 1)
-    shares = torch.stack(counts).to(torch.float32).reciprocal().clamp(min=1 - DECAY)
+    shares = share_of_batch(torch.stack(counts).to(torch.float32))
     old = [layer.running_norm.detach() for layer, _ in seen]
     new = [m.detach().to(layer.running_norm.dtype) for layer, m in seen]
     torch._foreach_lerp_(old, new, [share.to(t.dtype) for share, t in zip(shares.unbind(0), old, strict=True)])
