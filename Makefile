@@ -5,11 +5,13 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # processes for the tests; each has torch in memory
 JOBS ?= 2
+# seconds for one test: one that hangs is to fail, and to show where it hangs
+PATIENCE ?= 300
 
 .PHONY: test lint bench demo clean
 
 test: lint
-	$(BIN)/pytest -n $(JOBS)
+	$(BIN)/pytest -n $(JOBS) --timeout $(PATIENCE)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ import math
 import os
 import random
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -382,6 +383,8 @@ import os, sys, torch
 from pathlib import Path
 from dcnets.experiments.checkpoint import latest, save
 torch.set_num_threads(1)
+def tell(*words):  # one write: print makes several where PYTHONUNBUFFERED is set, and a kill may come between them
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 for line in sys.stdin:
     folder, call, number = line.split()
     child = os.fork()
@@ -400,36 +403,62 @@ for line in sys.stdin:
             setattr(os, call, deadly)
         found = latest(Path(folder))
         step = found.step if found else 0
-        print("pid", os.getpid(), flush=True)
+        tell("pid", os.getpid())
         for step in range(step + 1, step + 500):
             save(Path(folder), step, {"w": torch.full((200_000,), step), "v": torch.full((step % 7,), step)}, {"step": step})
-            print("saved", step, flush=True)
+            tell("saved", step)
         os._exit(1)
-    print("dead", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    tell("dead", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
+
+
+PATIENCE = 60
+"""Seconds for an answer of the process that saves; fractions of one are usual."""
+
+
+class Nursery:
+    """A process that has torch loaded and forks a child for each order; answers are awaited, not for ever."""
+
+    def __init__(self):
+        command = [sys.executable, "-X", "faulthandler", "-c", NURSERY]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        self.rest = b""
+
+    def order(self, *words):
+        self.process.stdin.write(f"{' '.join(map(str, words))}\n".encode())
+
+    def until(self, word):
+        """The lines up to the first that begins with a word; a child's death ends the waiting for anything else."""
+        lines, end = [], time.monotonic() + PATIENCE
+        while not lines or lines[-1].split()[0] not in (word, "dead"):
+            while b"\n" not in self.rest:
+                if not select.select([self.process.stdout], [], [], end - time.monotonic())[0]:
+                    self.process.send_signal(signal.SIGABRT)  # faulthandler then tells where it stands
+                    pytest.fail(f"no {word!r} within {PATIENCE} seconds; so far {lines}")
+                more = os.read(self.process.stdout.fileno(), 65536)
+                assert more, "the process that saves has ended by itself"
+                self.rest += more
+            line, self.rest = self.rest.split(b"\n", 1)
+            lines.append(line.decode())
+        assert lines[-1].split()[0] == word, lines
+        return lines
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(PATIENCE)
+        self.process.stdout.close()
 
 
 @pytest.fixture(scope="module")
 def nursery():
-    process = subprocess.Popen([sys.executable, "-c", NURSERY], stdin=-1, stdout=-1, text=True, bufsize=1)
-    yield process
-    process.stdin.close()
-    process.wait()
-    process.stdout.close()
-
-
-def until(process, word):
-    lines = []
-    while not lines or lines[-1].split()[:1] != [word]:
-        line = process.stdout.readline()
-        assert line, "the process that saves has ended by itself"
-        lines.append(line)
-    return lines
+    found = Nursery()
+    yield found
+    found.close()
 
 
 def check_after_kill(folder, lines, acknowledged):
     """What is found is whole, and is the last that was acknowledged or the one on its way; return its step."""
-    assert lines[-1] == f"dead {-signal.SIGKILL}\n"
+    assert lines[-1] == f"dead {-signal.SIGKILL}"
     saved = [int(line.split()[1]) for line in lines if line.startswith("saved")]
     acknowledged = max([acknowledged, *saved])
     found = latest(folder)
@@ -447,11 +476,11 @@ def check_after_kill(folder, lines, acknowledged):
 def test_kill_at_random_moments(tmp_path, nursery):
     chance, acknowledged, unfinished = random.Random(0), 0, 0
     for _ in range(40):
-        nursery.stdin.write(f"{tmp_path} none 0\n")
-        pid = int(until(nursery, "pid")[-1].split()[1])
+        nursery.order(tmp_path, "none", 0)
+        pid = int(nursery.until("pid")[-1].split()[1])
         time.sleep(chance.uniform(0, 0.08))
         os.kill(pid, signal.SIGKILL)
-        acknowledged = check_after_kill(tmp_path, until(nursery, "dead"), acknowledged)
+        acknowledged = check_after_kill(tmp_path, nursery.until("dead"), acknowledged)
         unfinished += any(each.endswith(".unfinished") for each in names(tmp_path))
     assert acknowledged > 40
     assert unfinished > 5  # the kills did hit in the middle of a write
@@ -462,8 +491,8 @@ def test_kill_before_and_after_every_system_call(tmp_path, nursery, call):
     acknowledged = 0
     for number in range(1, 7):
         for moment in (number, -number):
-            nursery.stdin.write(f"{tmp_path} {call} {moment}\n")
-            acknowledged = check_after_kill(tmp_path, until(nursery, "dead"), acknowledged)
+            nursery.order(tmp_path, call, moment)
+            acknowledged = check_after_kill(tmp_path, nursery.until("dead"), acknowledged)
     assert acknowledged
 
 
