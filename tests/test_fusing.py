@@ -2,6 +2,11 @@
 
 import copy
 import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -547,3 +552,32 @@ def test_a_compiled_network_has_the_gradients_and_statistics_of_eager_mode():
     assert {name.removeprefix("_orig_mod.") for name in found} == wanted.keys()
     for name, value in found.items():
         torch.testing.assert_close(value, wanted[name.removeprefix("_orig_mod.")], rtol=1e-5, atol=1e-5, msg=name)
+
+
+# -- what torch.compile sees for a GPU ---------------------------------------------------------------------------------
+
+
+def traced(*options):
+    script = Path(__file__).parent / "scripts/traced_programs.py"
+    compiling = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, script, *options], env=compiling, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_graph_has_the_launches_themselves_and_each_writes_what_it_gives_and_nothing_else():
+    found = traced()
+    assert found["nodes"] == {
+        "square_sums": 1, "prepare": 2, "statistics": 2, "combine": 2, "respond": 2, "gradient_sums": 2,
+        "respond_backward": 2, "add_up": 4, "finish": 2, "add_norm_gradient": 1,
+    }  # fmt: skip
+    assert found["written"] == {
+        "square_sums": ["sums"], "prepare": ["norms", "partials", "unit"], "statistics": ["mean", "moments"],
+        "combine": ["results"], "respond": ["sums", "y"], "gradient_sums": ["shares"],
+        "respond_backward": ["dnorms", "dz", "shares"], "add_up": ["totals"],
+        "finish": ["dmean", "dradius", "dsums", "dweight"], "add_norm_gradient": ["dx"],
+    }  # fmt: skip
+
+
+def test_a_graph_with_open_sizes_keeps_the_operator():
+    assert traced("dynamic")["nodes"] == {"dcnets.decouple.default": 2, "dcnets.decouple_backward.default": 2}

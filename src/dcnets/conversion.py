@@ -155,7 +155,8 @@ def bypassed_layers(model: nn.Module) -> set[nn.Module]:
 
 def is_itself(layer: Decoupled) -> bool:
     """Whether a layer computes what its class does with its own weight: no subclass, patch or parametrisation."""
-    return type(layer) in TWINS.values() and "forward" not in vars(layer) and {"weight", "bias"} <= layer._parameters.keys()
+    own = "weight" in layer._parameters and "bias" in layer._parameters
+    return own and type(layer) in TWINS.values() and "forward" not in vars(layer)
 
 
 def refuse_unfit(model: nn.Module, what: str) -> None:

@@ -1,6 +1,7 @@
 """Every g of `dcnets.angular` for the GPU: its value and its slopes, in float32.
 
-A twin takes (c, k, p) and returns (g, ∂g/∂c, ∂g/∂k, ∂g/∂p), 0.0 for what it does not depend on.
+A twin g_<name> takes (c, k, p) and returns (g, ∂g/∂c, ∂g/∂k, ∂g/∂p), 0.0 for what it does not depend on. A new one also
+has its line in `angular`; `dcnets.kernels.gpu.magnitudes` says why.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from typing import Any
 import triton
 import triton.language as tl
 
-TWINS: dict[str, Any] = {}
-"""The twins by the names of their angular functions."""
+TWINS: dict[str, int] = {}
+"""The numbers of the twins by the names of their angular functions."""
 END = tl.constexpr(1.0 - 2.0**-23)
 """How near to ±1 the arc sine goes: float32's rounding unit, as in `dcnets.angular`."""
 FLOOR = tl.constexpr(1e-6)
@@ -19,8 +20,8 @@ FLOOR = tl.constexpr(1e-6)
 
 
 def twin(function: Any) -> Any:
-    """Register a compiled function under its name."""
-    TWINS[function.fn.__name__] = function
+    """Number a compiled function, in the order of this file."""
+    TWINS[function.fn.__name__.removeprefix("g_")] = len(TWINS)
     return function
 
 
@@ -44,14 +45,14 @@ def arc(c):
 
 @twin
 @triton.jit
-def cosine(c, k, p):
+def g_cosine(c, k, p):
     """g = c."""
     return c, 1.0, 0.0, 0.0
 
 
 @twin
 @triton.jit
-def square_cosine(c, k, p):
+def g_square_cosine(c, k, p):
     """g = c·|c|."""
     size = tl.abs(c)
     return c * size, 2.0 * size, 0.0, 0.0
@@ -59,14 +60,14 @@ def square_cosine(c, k, p):
 
 @twin
 @triton.jit
-def relu_cosine(c, k, p):
+def g_relu_cosine(c, k, p):
     """g = max(0, c)."""
     return tl.maximum(c, 0.0), tl.where(c > 0.0, 1.0, 0.0), 0.0, 0.0
 
 
 @twin
 @triton.jit
-def linear(c, k, p):
+def g_linear(c, k, p):
     """g = (2/π)·asin(c)."""
     angle, slope = arc(c)
     return 0.6366197723675814 * angle, 0.6366197723675814 * slope, 0.0, 0.0
@@ -74,7 +75,7 @@ def linear(c, k, p):
 
 @twin
 @triton.jit
-def sigmoid(c, k, p):
+def g_sigmoid(c, k, p):
     """g = t/T, t = tanh(asin(c)/2k), T = tanh(π/4k)."""
     angle, slope = arc(c)
     inverse = 1.0 / k + tl.zeros([1, 1], dtype=tl.float32)
@@ -90,10 +91,27 @@ def sigmoid(c, k, p):
 
 @twin
 @triton.jit
-def power_cosine(c, k, p):
+def g_power_cosine(c, k, p):
     """g = c·|c|^(p−1), a straight line below FLOOR."""
     size = tl.maximum(tl.abs(c), FLOOR)
     logarithm = tl.log(size)
     power = tl.exp((p - 1.0) * logarithm)
     g = c * power
     return g, tl.where(tl.abs(c) >= FLOOR, p, 1.0) * power, 0.0, g * logarithm
+
+
+@triton.jit
+def angular(c, k, p, G: tl.constexpr):
+    """The twin of a number."""
+    if G == 0:
+        return g_cosine(c, k, p)
+    elif G == 1:
+        return g_square_cosine(c, k, p)
+    elif G == 2:
+        return g_relu_cosine(c, k, p)
+    elif G == 3:
+        return g_linear(c, k, p)
+    elif G == 4:
+        return g_sigmoid(c, k, p)
+    else:
+        return g_power_cosine(c, k, p)

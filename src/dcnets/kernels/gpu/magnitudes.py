@@ -1,7 +1,9 @@
 """Every h of `dcnets.magnitude` for the GPU: its value and its slopes, in float32.
 
-A twin takes (n, rho, alpha, beta, weight_norm, FAST) and returns (h, ∂h/∂n, ∂h/∂ρ, ∂h/∂α, ∂h/∂β, ∂h/∂‖w‖), 0.0 for what it
-does not depend on; slopes that nobody asks for are not computed. FAST allows an error of 2⁻¹¹, for tensors of 16 bits.
+A twin h_<name> takes (n, rho, alpha, beta, weight_norm, FAST) and returns (h, ∂h/∂n, ∂h/∂ρ, ∂h/∂α, ∂h/∂β, ∂h/∂‖w‖), 0.0 for
+what it does not depend on; slopes that nobody asks for are not computed. FAST allows an error of 2⁻¹¹, for tensors of 16
+bits. A new one also has its line in `magnitude`: torch.compile writes a program's constants into a file, where a number can
+stand and a function cannot; and as it writes all functions into that file, no two have the same name.
 """
 
 from __future__ import annotations
@@ -11,13 +13,13 @@ from typing import Any
 import triton
 import triton.language as tl
 
-TWINS: dict[str, Any] = {}
-"""The twins by the names of their magnitudes."""
+TWINS: dict[str, int] = {}
+"""The numbers of the twins by the names of their magnitudes."""
 
 
 def twin(function: Any) -> Any:
-    """Register a compiled function under its name."""
-    TWINS[function.fn.__name__] = function
+    """Number a compiled function, in the order of this file."""
+    TWINS[function.fn.__name__.removeprefix("h_")] = len(TWINS)
     return function
 
 
@@ -29,14 +31,14 @@ def quick_tanh(u):
 
 @twin
 @triton.jit
-def sphere(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
+def h_sphere(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
     """h = 1."""
     return 1.0, 0.0, 0.0, 0.0, 0.0, 0.0
 
 
 @twin
 @triton.jit
-def ball(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
+def h_ball(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
     """h = min(n, ρ)/ρ."""
     inverse = 1.0 / rho
     h_n = tl.where(n < rho, inverse, 0.0)
@@ -45,7 +47,7 @@ def ball(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
 
 @twin
 @triton.jit
-def tanh(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
+def h_tanh(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
     """h = tanh(n/ρ); for small n/ρ by its series, where 1 − e^−2u would cancel."""
     inverse = 1.0 / rho
     u = n * inverse
@@ -63,14 +65,14 @@ def tanh(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
 
 @twin
 @triton.jit
-def linear(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
+def h_linear(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
     """h = n."""
     return n, 1.0, 0.0, 0.0, 0.0, 0.0
 
 
 @twin
 @triton.jit
-def segmented(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
+def h_segmented(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
     """h = αn inside ρ, and β(n − ρ) + αρ outside."""
     lesser = tl.minimum(n, rho)
     h_n = tl.where(n < rho, alpha, beta)
@@ -86,14 +88,14 @@ def log1p(n):
 
 @twin
 @triton.jit
-def log(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
+def h_log(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
     """h = log(1 + n)."""
     return log1p(n), 1.0 / (1.0 + n), 0.0, 0.0, 0.0, 0.0
 
 
 @twin
 @triton.jit
-def mixed(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
+def h_mixed(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
     """h = αn + β log(1 + n)."""
     logarithm = log1p(n)
     return alpha * n + beta * logarithm, alpha + beta / (1.0 + n), 0.0, n, logarithm, 0.0
@@ -101,6 +103,27 @@ def mixed(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
 
 @twin
 @triton.jit
-def inner_product(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
+def h_inner_product(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
     """h = ‖w‖·n."""
     return weight_norm * n, weight_norm, 0.0, 0.0, 0.0, n
+
+
+@triton.jit
+def magnitude(n, rho, alpha, beta, weight_norm, H: tl.constexpr, FAST: tl.constexpr):
+    """The twin of a number."""
+    if H == 0:
+        return h_sphere(n, rho, alpha, beta, weight_norm, FAST)
+    elif H == 1:
+        return h_ball(n, rho, alpha, beta, weight_norm, FAST)
+    elif H == 2:
+        return h_tanh(n, rho, alpha, beta, weight_norm, FAST)
+    elif H == 3:
+        return h_linear(n, rho, alpha, beta, weight_norm, FAST)
+    elif H == 4:
+        return h_segmented(n, rho, alpha, beta, weight_norm, FAST)
+    elif H == 5:
+        return h_log(n, rho, alpha, beta, weight_norm, FAST)
+    elif H == 6:
+        return h_mixed(n, rho, alpha, beta, weight_norm, FAST)
+    else:
+        return h_inner_product(n, rho, alpha, beta, weight_norm, FAST)

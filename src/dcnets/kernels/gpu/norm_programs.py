@@ -10,6 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from dcnets.kernels.gpu.angulars import angular
+from dcnets.kernels.gpu.magnitudes import magnitude
 from dcnets.kernels.gpu.programs import columns_of, fetch, keep, mean_norm, operands, rows_of
 
 
@@ -22,8 +24,8 @@ def response_at(
     batch, position = row.to(tl.int64) // positions, row.to(tl.int64) % positions
     n = tl.load(norms + (batch * groups + group) * positions + position) + tl.zeros([1, 1], dtype=tl.float32)
     place = batch * step_batch + position * step_position + columns[None, :]
-    h, _, _, _, _, _ = H(n * stretched, radius, a, b, w, FAST)
-    g, _, _, _ = G(tl.load(z + place, mask=inside[None, :], other=0.0).to(tl.float32) * (1.0 / n), k, p)
+    h, _, _, _, _, _ = magnitude(n * stretched, radius, a, b, w, H, FAST)
+    g, _, _, _ = angular(tl.load(z + place, mask=inside[None, :], other=0.0).to(tl.float32) * (1.0 / n), k, p, G)
     return h * g * scaled
 
 
@@ -57,8 +59,8 @@ def statistics(
         place = (batch * step_batch + position * step_position)[:, None] + (at * step_filter)[None, :]
         product = fetch(z + place, both, 0.0, WHOLE)
         n = fetch(norms + at_norm, live, 1.0, WHOLE)[:, None]
-        h, _, _, _, _, _ = H(n * stretched, radius, a, b, w, FAST)
-        g, _, _, _ = G(product * (1.0 / n), k_, p_)
+        h, _, _, _, _, _ = magnitude(n * stretched, radius, a, b, w, H, FAST)
+        g, _, _, _ = angular(product * (1.0 / n), k_, p_, G)
         off = h * g * scaled - origin
         if not WHOLE:
             off = tl.where(both, off, 0.0)
@@ -130,8 +132,8 @@ def gradient_sums(
             there = (batch * t_batch + position * t_position)[:, None] + (at * t_filter)[None, :]
             d += fetch(dtoken + there, both, 0.0, WHOLE)
         n = fetch(norms + at_norm, live, 1.0, WHOLE)[:, None]
-        h, _, _, _, _, _ = H(n * stretched, radius, a, b, w, FAST)
-        g, _, _, _ = G(product * (1.0 / n), k_, p_)
+        h, _, _, _, _, _ = magnitude(n * stretched, radius, a, b, w, H, FAST)
+        g, _, _, _ = angular(product * (1.0 / n), k_, p_, G)
         hat = (h * g * scaled - middle) * rstd
         if RELU or SUMS:
             value = fetch(y + place, both, 0.0, WHOLE) if RESIDUAL else hat * slope + offset

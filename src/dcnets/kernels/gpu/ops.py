@@ -10,13 +10,15 @@ import functools
 import math
 import warnings
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch._subclasses.functional_tensor import FunctionalTensorMode
 
-from dcnets.kernels.gpu import angulars, launch, magnitudes
+from dcnets.kernels.gpu import angulars, launch, launcher, magnitudes
 from dcnets.kernels.gpu.call import ARGUMENTS, TENSORS, Call
 from dcnets.kernels.gpu.call import __file__ as call_file
 from dcnets.kernels.gpu.definition import through_definition
@@ -198,6 +200,11 @@ def backward(
     return Gradients(*(empty() if t is None else t for t in found))
 
 
+def all_gradients(*arguments: Any) -> tuple[Tensor, ...]:
+    """`backward` as an operator has it."""
+    return tuple(backward(*arguments))
+
+
 def like_backward(
     dy: Tensor, dsums: Tensor | None, dtoken: Tensor | None, y: Tensor | None, unit: Tensor, z: Tensor, n: Tensor, m: Tensor,
     moments: Tensor, wanted: str, need_x: bool, need_weight: bool, need_norm: bool, need_residual: bool, *arguments: Any,
@@ -219,12 +226,39 @@ def like_backward(
     return Gradients(*(empty(0) if t is None else t for t in found))
 
 
+def launches_in_graph(operator: torch._library.custom_ops.CustomOpDef, run: Callable[..., tuple[Tensor, ...]]) -> None:
+    """Let torch.compile see an operator's launches and convolutions, which its code then makes without our Python.
+
+    This is what `torch.library.triton_op` does. Where sizes are left open the operator stays one node: programs are cut for
+    sizes that are known.
+    """
+
+    def rule(mode: Any, overload: Any, types: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if not all(on_gpu(t) and known(t) for t in arguments if isinstance(t, Tensor)):
+            return mode.__torch_dispatch__(overload, types, arguments, options)
+        with mode, launcher.traced():
+            return run(*arguments)
+
+    operator.register_torch_dispatch(FunctionalTensorMode, rule)
+
+
+def on_gpu(t: Tensor) -> bool:
+    """Whether a tensor lies where compiled programs run; what Triton interprets stays out of graphs."""
+    return t.is_cuda
+
+
+def known(t: Tensor) -> bool:
+    """Whether all sizes and strides are numbers."""
+    return not any(isinstance(size, torch.SymInt) for size in (*t.shape, *t.stride()))
+
+
 decouple = torch.library.custom_op(
     "dcnets::decouple", forward, mutates_args=(), schema=f"({ARGUMENTS}) -> ({', '.join(['Tensor'] * 8)})"
 )
 decouple.register_fake(like_forward)
+launches_in_graph(decouple, forward)
 decouple_backward = torch.library.custom_op(
-    "dcnets::decouple_backward", lambda *arguments: tuple(backward(*arguments)), mutates_args=(),
+    "dcnets::decouple_backward", all_gradients, mutates_args=(),
     schema=(
         "(Tensor dy, Tensor? dsums, Tensor? dtoken, Tensor? y, Tensor kept_unit, Tensor z, Tensor n, Tensor m, "
         "Tensor moments, str wanted, "
@@ -233,6 +267,7 @@ decouple_backward = torch.library.custom_op(
     ),
 )  # fmt: skip
 decouple_backward.register_fake(lambda *arguments: tuple(like_backward(*arguments)))
+launches_in_graph(decouple_backward, all_gradients)
 
 
 def remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -10,6 +10,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from dcnets.kernels.gpu.angulars import angular
+from dcnets.kernels.gpu.magnitudes import magnitude
+
 
 @triton.jit
 def settled(value, KIND: tl.constexpr, at, inside):
@@ -222,8 +225,8 @@ def respond(
         both = live[:, None] & inside[None, :]
         place = start + (at * step_filter)[None, :]
         c = fetch(z + place, both, 0.0, WHOLE) * inverse
-        h, _, _, _, _, _ = H(n * stretched, radius, a, b, w, FAST)
-        g, _, _, _ = G(c, k_, p_)
+        h, _, _, _, _, _ = magnitude(n * stretched, radius, a, b, w, H, FAST)
+        g, _, _, _ = angular(c, k_, p_, G)
         value = h * g * scaled
         if NORMALISED:
             value = (value - middle) * slope  # the difference first: f and its mean may be alike
@@ -286,8 +289,8 @@ def respond_backward(
         n = fetch(norms + at_norm, live, 1.0, WHOLE)[:, None]
         inverse = 1.0 / n
         c = product * inverse
-        h, h_n, h_rho, h_alpha, h_beta, h_w = H(n * stretched, radius, a, b, w, FAST)
-        g, g_c, g_k, g_p = G(c, k_, p_)
+        h, h_n, h_rho, h_alpha, h_beta, h_w = magnitude(n * stretched, radius, a, b, w, H, FAST)
+        g, g_c, g_k, g_p = angular(c, k_, p_, G)
         hat = h * g * scaled
         if NORMALISED:
             hat = (hat - middle) * rstd
@@ -307,7 +310,7 @@ def respond_backward(
         dc = inner * g_c * inverse
         keep(dz + place, dc, both, WHOLE)
         dn = tl.sum(outer * h_n * stretched - c * dc, axis=1)
-        tl.store(dnorms + (tl.program_id(1) % CHUNKS) * (rows * groups).to(tl.int64) + at_norm, dn, mask=live)
+        tl.store(dnorms + (tl.program_id(1) % CHUNKS).to(tl.int64) * rows * groups + at_norm, dn, mask=live)
         if (WANTED >> 0) & 15 > 0:
             t_rho += outer * h_rho
         if (WANTED >> 4) & 15 > 0:
