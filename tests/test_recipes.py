@@ -40,6 +40,27 @@ def test_every_pair_of_the_tables_has_a_recipe():
         assert f"mnist-subset-features2d{operator}" in ALL  # Figs. 1, 6, 7
 
 
+def test_the_attacked_networks_are_trained_in_every_way():
+    found = {name.removeprefix("cifar10-cnn9_attack"): recipe for name, recipe in ALL.items() if "cnn9_attack" in name}
+    operators = ("", "-sphere-cosine", "-ball-cosine", "-tanh-cosine")
+    radial = ("-ball-cosine", "-tanh-cosine")  # sphere has no radius to be absolute
+    natural = [f"{each}{way}" for each in operators for way in ("", "-no_bn", "-no_augmentation")]
+    natural += [f"{each}-absolute" for each in radial]
+    adversarial = [f"{each}-fgsm" for each in natural] + [f"{each}-{way}" for each in operators for way in ("pgd", "trades")]
+    assert set(found) == {*natural, *adversarial, *(f"{each}-sgd" for each in operators)}
+    for name, recipe in found.items():
+        assert (recipe.filters, recipe.penalty) == ("standard", None)
+        assert recipe.batch_norm == ("-no_bn" not in name)
+        assert (recipe.pad, recipe.flip) == ((0, False) if "-no_augmentation" in name else (4, True))
+        assert ("radius=absolute" in (recipe.operator or "")) == ("-absolute" in name)
+        ending = name.rpartition("-")[2]
+        assert recipe.adversary == (ending if ending in ("fgsm", "pgd", "trades") else None)
+    values = ("adversary_eps", "adversary_step", "adversary_steps", "clean_share", "trades_weight")
+    assert [getattr(found["-fgsm"], name) for name in values] == [8 / 255, None, None, 0.5, None]
+    assert [getattr(found["-pgd"], name) for name in values] == [8 / 255, 2 / 255, 10, 0.0, None]
+    assert [getattr(found["-trades"], name) for name in values] == [8 / 255, 2 / 255, 10, None, 6.0]
+
+
 def test_the_defaults_are_the_authors():
     recipe = ALL["cifar100-cnn9-tanh-cosine"]
     assert (recipe.optimiser, recipe.rate, recipe.batch, recipe.iterations) == ("adam", 1e-3, 128, 42_500)

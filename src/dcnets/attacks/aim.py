@@ -33,21 +33,27 @@ def under_attack(model: nn.Module, x: Tensor, y: Tensor, targeted: bool) -> Iter
 
 @contextmanager
 def undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Evaluation mode without gradients of parameters; then every flag and the random numbers are as they were."""
-    modes = {module: module.training for module in model.modules()}
-    wanted = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    """The model held still; then the random numbers too are as they were."""
     gpus = {device.index} if device.type == "cuda" else set()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         gpus.add(torch.cuda.current_device())
-    with torch.random.fork_rng(devices=list(gpus)):
-        try:
-            model.eval().requires_grad_(False)
-            yield
-        finally:
-            for module, mode in modes.items():
-                module.training = mode
-            for parameter, value in wanted.items():
-                parameter.requires_grad_(value)
+    with torch.random.fork_rng(devices=list(gpus)), still(model):
+        yield
+
+
+@contextmanager
+def still(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients of parameters; then every flag is as it was."""
+    modes = {module: module.training for module in model.modules()}
+    wanted = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    try:
+        model.eval().requires_grad_(False)
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        for parameter, value in wanted.items():
+            parameter.requires_grad_(value)
 
 
 @dataclass(frozen=True)

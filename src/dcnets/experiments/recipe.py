@@ -7,8 +7,10 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Literal
 
+from dcnets.experiments.adversary_fields import check_adversary, with_useless_emptied
 from dcnets.naming import choose, near_miss
 
 FLAGS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -58,6 +60,12 @@ class Recipe:
     pad: int = told(4, "pixels of padding before the random crop")
     pad_mode: Literal["symmetric", "reflect", "zeros"] = told("symmetric", "what the padding shows")
     flip: bool = told(True, "random horizontal flip")
+    adversary: Literal["fgsm", "pgd", "trades"] | None = told(None, "adversarial training on examples of this attack")
+    adversary_eps: float | None = told(None, "largest change of a pixel in an example, pixels being in [0, 1]; as 8/255")
+    adversary_step: float | None = told(None, "length of a step of pgd and trades, pixels being in [0, 1]; as 2/255")
+    adversary_steps: int | None = told(None, "steps of pgd and trades")
+    clean_share: float | None = told(None, "share of the unchanged images' loss beside that of fgsm's or pgd's examples")
+    trades_weight: float | None = told(None, "weight β of the divergence in the loss of trades")
     precision: Literal["auto", "fp32", "bf16"] = told("auto", "arithmetic; auto: bf16 on a GPU that has it, else fp32")
     evaluate_every: float = told(1.0, "epochs from one test to the next")
     seed: int = told(0, "seed of weights, order and augmentation")
@@ -81,6 +89,7 @@ class Recipe:
             )
         if list(self.drops) != sorted(set(self.drops)):
             raise ValueError(f"drops must rise, got {self.drops}")
+        check_adversary(vars(self))
 
     def length(self, batches: int) -> int:
         """The number of updates, where an epoch has so many batches."""
@@ -89,13 +98,14 @@ class Recipe:
     def override(self, values: Mapping[str, Any]) -> Recipe:
         """A recipe with other values, as typed on a command line or as objects.
 
-        Epochs given alone take the place of iterations, and the other way round.
+        Epochs given alone take the place of iterations, and the other way round. Fields that a newly chosen adversary has
+        no use for are emptied.
         """
         changed = {name: read(name, value) if isinstance(value, str) else value for name, value in values.items()}
         for one, other in (("epochs", "iterations"), ("iterations", "epochs")):
             if changed.get(one) is not None and other not in changed:
                 changed[other] = None
-        return dataclasses.replace(self, **changed)
+        return dataclasses.replace(self, **with_useless_emptied(changed))
 
     def scaled(self, scale: float) -> Recipe:
         """The same run with its schedule shortened in proportion."""
@@ -165,8 +175,8 @@ def read(name: str, text: str) -> Any:
             return FLAGS[text.lower()]
         if kind is tuple:
             return tuple(int(part.replace("_", "")) for part in text.split(",") if part.strip())
-        return kind(text)
-    except (ValueError, KeyError):
+        return float(Fraction(text)) if kind is float and "/" in text else kind(text)
+    except (ValueError, KeyError, ZeroDivisionError):
         raise ValueError(f"{name} is {spoken(name)}, got {text!r}") from None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -25,6 +25,13 @@ DIGITS: dict[str, Any] = {
 """Two-dimensional features of MNIST digits: ours, as the paper does not tell how its figures were trained."""
 SGD: dict[str, Any] = {"optimiser": "sgd", "rate": 0.1}
 """Appendix F is not public: the usual rate and momentum, on the authors' schedule."""
+FGSM: dict[str, Any] = {"adversary": "fgsm", "adversary_eps": 8 / 255, "clean_share": 0.5}
+"""Half of the loss on examples (Goodfellow et al., 2015); the paper trains by FGSM too, but does not tell its ε."""
+STEPS: dict[str, Any] = {"adversary_eps": 8 / 255, "adversary_step": 2 / 255, "adversary_steps": 10}
+PGD: dict[str, Any] = {"adversary": "pgd", **STEPS, "clean_share": 0.0}
+"""Examples alone (Madry et al., 2018)."""
+TRADES: dict[str, Any] = {"adversary": "trades", **STEPS, "trades_weight": 6.0}
+"""Zhang et al. (2019)."""
 
 Row = tuple[str, dict[str, Any]]
 """The name of a recipe after data set and network, and what it changes."""
@@ -38,7 +45,7 @@ def operators(magnitudes: tuple[str, ...], angulars: tuple[str, ...]) -> Iterato
             yield f"-{magnitude}-{angular}", {"operator": f"{magnitude}-{angular}"}
 
 
-def variant(rows: Iterator[Row], suffix: str, **changes: Any) -> Iterator[Row]:
+def variant(rows: Iterable[Row], suffix: str, **changes: Any) -> Iterator[Row]:
     """Rows with a suffix and changes to each."""
     for name, values in rows:
         yield name + suffix, values | changes
@@ -65,37 +72,58 @@ def table5() -> Iterator[Row]:
         yield f"-{operator}-normalised", {"operator": operator, "normalised_classifier": True}
 
 
+def table7(magnitudes: tuple[str, ...]) -> Iterator[Row]:
+    """Tables 7 and 8: natural training in ways that could explain their numbers, and adversarial training."""
+    natural = [*operators(magnitudes, ("cosine",))]
+    others = [
+        *variant(natural, "-no_bn", batch_norm=False),
+        *variant(natural, "-no_augmentation", pad=0, flip=False),
+        *((f"-{each}-cosine-absolute", {"operator": f"{each}(radius=absolute)-cosine"}) for each in magnitudes
+          if each != "sphere"),  # which has no radius
+    ]  # fmt: skip
+    yield from others
+    yield from variant([*natural, *others], "-fgsm", **FGSM)
+    yield from variant(natural, "-pgd", **PGD)
+    yield from variant(natural, "-trades", **TRADES)
+
+
+def twins(rows: Iterator[Row]) -> Iterator[Row]:
+    """Each row, then the same trained by SGD."""
+    for name, values in rows:
+        yield name, values
+        yield f"{name}-sgd", values | SGD
+
+
 def rows() -> Iterator[tuple[str, str, Iterator[Row], dict[str, Any]]]:
     """(data set, network, rows, what all of them change) of each table and figure."""
     angulars = ("linear", "cosine", "square_cosine")
-    yield "cifar100", "resnet32", table1(), {}
-    yield "cifar100", "cnn9", variant(operators(("linear", "tanh", "segmented"), angulars), "-no_bn", batch_norm=False), {}
-    yield "cifar100", "cnn9", table3(), {}
-    yield "cifar100", "resnet32", operators(RADIAL, angulars), {}
-    yield "cifar100", "resnet32", table5(), {}
-    yield "cifar10", "resnet32", table5(), {}
-    yield "cifar10", "resnet32", operators((), ()), {}
+    table2 = variant(operators(("linear", "tanh", "segmented"), angulars), "-no_bn", batch_norm=False)
+    yield "cifar100", "resnet32", twins(table1()), {}
+    yield "cifar100", "cnn9", twins(table2), {}
+    yield "cifar100", "cnn9", twins(table3()), {}
+    yield "cifar100", "resnet32", twins(operators(RADIAL, angulars)), {}
+    yield "cifar100", "resnet32", twins(table5()), {}
+    yield "cifar10", "resnet32", twins(table5()), {}
+    yield "cifar10", "resnet32", twins(operators((), ())), {}
     imagenet = ("sphere", "linear", "tanh")
     yield "imagenet", "resnet18", operators(imagenet, ("cosine",)), IMAGENET
     yield "imagenet", "resnet18_modified", operators(imagenet, ("cosine",)), IMAGENET
     yield "imagenet", "resnet18_modified", variant(operators(imagenet, ("cosine",)), "-no_bn", batch_norm=False), IMAGENET
-    attacked = ("sphere", "ball", "tanh")
-    yield "cifar10", "cnn9_attack", variant(operators(attacked, ("cosine",)), "", filters="standard", penalty=None), {}
-    yield "mnist", "features2d", operators(attacked, ("cosine",)), DIGITS
-    yield "mnist-subset", "features2d", operators(attacked, ("cosine",)), DIGITS | {"width": 8}  # `make demo` is to be quick
+    bounded, standard = ("sphere", "ball", "tanh"), {"filters": "standard", "penalty": None}
+    yield "cifar10", "cnn9_attack", twins(operators(bounded, ("cosine",))), standard
+    yield "cifar10", "cnn9_attack", table7(bounded), standard
+    yield "mnist", "features2d", operators(bounded, ("cosine",)), DIGITS
+    yield "mnist-subset", "features2d", operators(bounded, ("cosine",)), DIGITS | {"width": 8}  # `make demo` is to be quick
 
 
 @cache
 def recipes() -> dict[str, Recipe]:
-    """All recipes by name; each CIFAR one also trained by SGD."""
+    """All recipes by name."""
     found: dict[str, Recipe] = {}
     for data, network, lines, common in rows():
         for suffix, values in lines:
-            fields = {"data": data, **common, "network": network, **values}
-            variants = {"": {}, "-sgd": SGD} if data.startswith("cifar") else {"": {}}
-            for ending, changes in variants.items():
-                name = f"{data}-{network}{suffix}{ending}"
-                found[name] = Recipe(name=name, **{**fields, **changes})
+            name = f"{data}-{network}{suffix}"
+            found[name] = Recipe(name=name, **{"data": data, **common, "network": network, **values})
     return found
 
 

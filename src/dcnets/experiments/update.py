@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from dcnets.decoupled import Decoupled
+from dcnets.experiments.adversary import Adversary
 from dcnets.experiments.distributed import Team
 from dcnets.experiments.recipe import Recipe
 from dcnets.experiments.regulariser import Regulariser
@@ -66,6 +68,10 @@ class Update:
         if len(body) > 0 and recipe.penalty:
             self.regulariser = Regulariser(body, recipe.penalty, recipe.penalty_weight / 2, device)
         self.model, self.wrapped = model, team.wrap(model, device, sync_bn)
+        self.adversary: Adversary | None = None
+        if recipe.adversary:
+            forward = partial(arithmetic, device, precision)
+            self.adversary = Adversary(model, source, recipe, device=device, arithmetic=forward, compiled=compiled)
         self.score = torch.compile(self.scored, dynamic=False) if compiled else self.scored
         self.book = torch.compile(booked, dynamic=False) if compiled else booked
         self.totals = torch.zeros(3, dtype=torch.float64, device=device)
@@ -100,6 +106,8 @@ class Update:
 
     def accumulate(self, x: Tensor, y: Tensor, last: bool) -> Tensor:
         """Add the gradients of a piece; its loss and hits. Processes share theirs with the last piece."""
+        if self.adversary:
+            x = self.adversary.batch(x, y)  # through the network itself: processes need not share what crafting computes
         apart = isinstance(self.wrapped, nn.parallel.DistributedDataParallel) and not last
         with self.wrapped.no_sync() if apart else nullcontext():  # type: ignore[operator]
             loss, hits = self.score(x, y)
@@ -107,11 +115,14 @@ class Update:
         return torch.stack([loss.detach().double(), hits.double()])
 
     def scored(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of a piece and the number of images recognised."""
+        """The loss of a piece and the number of images recognised; with an adversary, of its examples recognised."""
         with arithmetic(self.device, self.precision):
             logits = self.wrapped(x).float()
-        loss = F.cross_entropy(logits, y, label_smoothing=self.smoothing) / self.pieces
-        return loss, (logits.detach().argmax(1) == y).sum()
+        if self.adversary:
+            loss, logits = self.adversary.loss(logits, y)
+        else:
+            loss = F.cross_entropy(logits, y, label_smoothing=self.smoothing)
+        return loss / self.pieces, (logits.detach().argmax(1) == y).sum()
 
     @property
     def capturing(self) -> bool:
