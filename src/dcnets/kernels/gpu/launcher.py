@@ -6,6 +6,8 @@ made before finds its kernel at once. While torch.compile traces, a call is writ
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,18 +24,35 @@ MOST = 10_000
 USUAL_WARPS = 4
 """What Triton takes where nothing is said."""
 
-_traced = False
+
+class Watch(threading.local):
+    """What becomes of this thread's launches."""
+
+    traced = False
+    recorder: Any = None
+
+
+WATCH = Watch()
 
 
 @contextmanager
 def traced() -> Iterator[None]:
     """Meanwhile launches are written into the graph that torch is tracing."""
-    global _traced
-    before, _traced = _traced, True
+    before, WATCH.traced = WATCH.traced, True
     try:
         yield
     finally:
-        _traced = before
+        WATCH.traced = before
+
+
+@contextmanager
+def recorded_by(recorder: Any) -> Iterator[None]:
+    """Meanwhile a recorder is told of launches."""
+    before, WATCH.recorder = WATCH.recorder, recorder
+    try:
+        yield
+    finally:
+        WATCH.recorder = before
 
 
 def run(
@@ -42,9 +61,12 @@ def run(
 ) -> None:  # fmt: skip
     """Launch a program on the current stream: its arguments are tensors (or numbers in their place), numbers, constants."""
     if not isinstance(program, triton.JITFunction):
-        program[grid](*tensors, *numbers, **constants)  # Triton's interpreter
+        launch = functools.partial(interpret, program[grid], numbers, constants)
+        launch(*tensors)
+        if WATCH.recorder:
+            WATCH.recorder.launched(tensors, launch, None)
         return
-    if _traced:
+    if WATCH.traced:
         others = {} if warps == USUAL_WARPS else {"num_warps": warps}
         wrap_triton(program)[grid](*tensors, *numbers, **constants, **others)
         return
@@ -65,10 +87,17 @@ def run(
             if len(LAUNCHES) >= MOST:
                 LAUNCHES.clear()
             given = len(tensors) + len(numbers)
-            LAUNCHES[key] = kernel[grid], (*numbers, *(constants[name] for name in program.arg_names[given:]))
-        return
-    launch, rest = found
-    launch(*places, *rest)
+            rest = (*numbers, *(constants[name] for name in program.arg_names[given:]))
+            found = LAUNCHES[key] = kernel[grid], rest
+    else:
+        found[0](*places, *found[1])
+    if WATCH.recorder:
+        WATCH.recorder.launched(tensors, *(found if found and not bits & 15 else (None, None)))
+
+
+def interpret(program: Any, numbers: tuple[float, ...], constants: dict[str, Any], *tensors: Any) -> None:
+    """Launch by Triton's interpreter."""
+    program(*tensors, *numbers, **constants)
 
 
 def ceiling(dividend: int, divisor: int) -> int:

@@ -23,6 +23,7 @@ from dcnets.kernels.gpu.call import ARGUMENTS, TENSORS, Call
 from dcnets.kernels.gpu.call import __file__ as call_file
 from dcnets.kernels.gpu.definition import through_definition
 from dcnets.kernels.gpu.launch import NAMES
+from dcnets.kernels.gpu.tapes import Taped
 from dcnets.kernels.response import NOTHING, Behind, Response
 from dcnets.patches import Matrix, Patches
 from dcnets.reference import Formula
@@ -66,16 +67,16 @@ def respond(
         given.append(value.reshape(-1) if isinstance(value, Tensor) else None)
         numbers.append(1.0 if value is None or isinstance(value, Tensor) else float(value))
         present.append(int(value is not None))
-    windows: tuple[Any, ...] = ([], [], [])
+    windows: tuple[Any, ...] = ((), (), ())
     if not isinstance(patches, Matrix):
-        windows = list(patches.stride), list(patches.padding), list(patches.dilation)
+        windows = patches.stride, patches.padding, patches.dilation
     tensors = (
         x, behind.sums, weight, bias if behind.gamma is None else behind.beta, behind.residual, behind.token, behind.gamma,
         behind.centre, behind.variance, mean_norm, *given,
     )  # fmt: skip
     settings = (
-        numbers, present, cast(Any, formula.h).name, cast(Any, formula.g).name, formula.eps, formula.relative, raw, unit,
-        behind.bn_eps, behind.relu, behind.wants_sums, behind.wants_token, *windows, patches.groups, BUILD,
+        tuple(numbers), tuple(present), cast(Any, formula.h).name, cast(Any, formula.g).name, formula.eps, formula.relative,
+        raw, unit, behind.bn_eps, behind.relu, behind.wants_sums, behind.wants_token, *windows, patches.groups, BUILD,
     )  # fmt: skip
     if torch.compiler.is_compiling():
         y, sums, token, _, _, _, m, moments = decouple(*tensors, *settings)
@@ -342,19 +343,22 @@ def folded(gradient: Tensor, value: Tensor) -> Tensor:
 decouple.register_autograd(gradients_of_arguments, setup_context=remember)
 
 
+taped_forward, taped_backward = Taped(forward), Taped(all_gradients)
+
+
 class InEagerMode(torch.autograd.Function):
     """`decouple` without torch's dispatcher, and with no more outputs for autograd than have gradients."""
 
     @staticmethod
     def forward(ctx: Any, beside: list[Tensor], settings: tuple[Any, ...], *tensors: Tensor | None) -> Any:
-        output = forward(*tensors, *settings)
+        output = taped_forward(*tensors, *settings)
         remember(ctx, (*tensors, *settings), output)
         beside += output[-2:]
         return tuple(t if t.numel() else None for t in output[:3])
 
     @staticmethod
     def backward(ctx: Any, *directions: Any) -> tuple[Any, ...]:
-        return None, None, *gradients(backward, ctx, ctx.needs_input_grad[2:], *directions)
+        return None, None, *gradients(taped_backward, ctx, ctx.needs_input_grad[2:], *directions)
 
 
 def in_eager_mode(settings: tuple[Any, ...], tensors: tuple[Tensor | None, ...]) -> tuple[Any, ...]:
@@ -362,5 +366,5 @@ def in_eager_mode(settings: tuple[Any, ...], tensors: tuple[Tensor | None, ...])
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         beside: list[Tensor] = []
         return *InEagerMode.apply(beside, settings, *tensors), *beside  # type: ignore[no-untyped-call]
-    y, sums, token, *_, m, moments = forward(*tensors, *settings)
+    y, sums, token, *_, m, moments = taped_forward(*tensors, *settings)
     return y, sums, token, m, moments
