@@ -1,16 +1,18 @@
-"""The demo's networks: each trained by its recipe on the embedded digits, and its two features of every test digit."""
+"""The demo's networks: each trained on the embedded digits, its two features of every test digit, and PGD against it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dcnets.experiments import recipes
+from dcnets.attacks import Normalised
+from dcnets.experiments import data, recipes
 from dcnets.experiments.data.catalogue import CATALOGUE
 from dcnets.experiments.distributed import Team
 from dcnets.experiments.recipe import Recipe
+from dcnets.experiments.robustness import Curve, Trial, curve, over
 from dcnets.experiments.run import build_model, open_data
 from dcnets.experiments.settings import Outcome, Settings
 from dcnets.experiments.train import fit
@@ -24,17 +26,27 @@ RECIPES = {
 QUICK_UPDATES = 4
 """Of a quick run, which tests after half of them and at the end."""
 CPU = torch.device("cpu")
+GRID = (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2)
+"""The ε of the attack: from nothing to where the digits begin to be hard for people too."""
+ATTACKED = 200
+"""The test digits that are attacked: the first ones."""
+ATTACK = Trial("pgd", 0.1, step=0.025, steps=10)
+"""PGD with ten steps of ε/4."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A trained network, what came of its training, and for each test digit two features, a guess and the truth."""
+    """A trained network, what came of its training, and for each test digit two features, a guess and the truth.
+
+    `withstood` is what PGD leaves right of the digits that are attacked, at each ε.
+    """
 
     name: str
     outcome: Outcome
     features: Tensor
     guesses: Tensor
     labels: Tensor
+    withstood: Curve
 
     @property
     def accuracy(self) -> float:
@@ -82,7 +94,7 @@ def recipe_for(name: str, seed: int, epochs: int | None = None, quick: bool = Fa
 
 
 def train(name: str, recipe: Recipe) -> Run:
-    """Train a network from scratch, then look at its features."""
+    """Train a network from scratch, then look at its features and attack it."""
     dataset, source, test = open_data(recipe, None, CPU, Team(), Settings(), {})
     model = build_model(recipe, dataset)
     outcome = fit(model, source, recipe, test)
@@ -92,4 +104,13 @@ def train(name: str, recipe: Recipe) -> Run:
     with torch.no_grad():
         images, labels = (torch.cat(parts) for parts in zip(*test(), strict=True))
         features = model.features(images)
-        return Run(name, outcome, features, model.classifier(features).argmax(1), labels)
+        guesses = model.classifier(features).argmax(1)
+    return Run(name, outcome, features, guesses, labels, attacked(model, recipe.data))
+
+
+def attacked(model: nn.Module, name: str) -> Curve:
+    """What PGD leaves right of the first test digits; at a larger ε it goes on with those that are left."""
+    digits = data.load(name)
+    x, y = digits.test.images[:ATTACKED] / 255, digits.test.labels[:ATTACKED]
+    pixels = Normalised(model, digits.mean, digits.std, scale=255)
+    return curve(pixels, x, y, over(ATTACK, GRID), batch=ATTACKED, falling=True)

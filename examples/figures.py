@@ -1,4 +1,4 @@
-"""The demo's figures as SVG: how the networks converge, and what their two features look like."""
+"""The demo's figures as SVG: how the networks converge, what their two features look like, what an attack leaves."""
 
 from __future__ import annotations
 
@@ -45,6 +45,22 @@ def loss_plot(runs: list[Run]) -> str:
     return as_svg(figure)
 
 
+def robustness_plot(runs: list[Run]) -> str:
+    """The share of digits that PGD leaves right, by ε, with bars of one standard error."""
+    with mpl.rc_context(SETTINGS | {"font.size": 11}):
+        figure = Figure(figsize=(4.4, 3.8), layout="constrained")
+        axes = figure.add_subplot()
+        for run, style in zip(runs, STYLES, strict=True):
+            found = run.withstood
+            errors = [outcome.error for outcome in found.outcomes]
+            axes.errorbar(found.eps, found.accuracies, errors, label=run.name, elinewidth=1, **style)
+        axes.set(xlabel="largest change of a pixel, ε", ylabel="digits still right", ylim=(-0.02, 1.02))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+        finish(figure, axes, len(runs))
+    return as_svg(figure)
+
+
 def plot(runs: list[Run], column: str, label: str) -> tuple[Figure, Any]:
     """One number of every test by epoch."""
     with mpl.rc_context(SETTINGS | {"font.size": 11}):
@@ -54,10 +70,15 @@ def plot(runs: list[Run], column: str, label: str) -> tuple[Figure, Any]:
             axes.plot(run.epochs, run.column(column), label=run.name, **style)
         axes.set(xlabel="epoch", ylabel=label)
         axes.xaxis.set_major_locator(MaxNLocator(integer=max(runs[0].epochs) >= 2))
-        axes.grid(axis="y", color=PALE, linewidth=0.7)
-        spacing = {"columnspacing": 0.9, "handlelength": 1.3, "handletextpad": 0.5}
-        figure.legend(loc="outside lower center", frameon=False, fontsize=10.5, ncols=len(runs), **spacing)
+        finish(figure, axes, len(runs))
     return figure, axes
+
+
+def finish(figure: Figure, axes: Any, lines: int) -> None:
+    """Lines across, and the names below."""
+    axes.grid(axis="y", color=PALE, linewidth=0.7)
+    spacing = {"columnspacing": 0.9, "handlelength": 1.3, "handletextpad": 0.5}
+    figure.legend(loc="outside lower center", frameon=False, fontsize=10.5, ncols=lines, **spacing)
 
 
 def feature_plot(run: Run) -> str:

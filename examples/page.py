@@ -12,8 +12,8 @@ from string import Template
 
 import torch
 from curves import BLUE, GREEN, ORANGE, Curve, angular_curves, magnitude_curves, panel
-from features import Run
-from figures import accuracy_plot, feature_plot, loss_plot
+from features import ATTACK, ATTACKED, Run
+from figures import accuracy_plot, feature_plot, loss_plot, robustness_plot
 
 import dcnets
 from dcnets.experiments.data.catalogue import CATALOGUE
@@ -37,6 +37,9 @@ def write_page(folder: Path, runs: list[Run]) -> Path:
         features="".join(figure(feature_plot(run), feature_words(run), caption(run)) for run in runs),
         convergence=figure(accuracy_plot(runs), curve_words(runs, "test_top1", "test accuracy", percent))
         + figure(loss_plot(runs), curve_words(runs, "loss", "training loss", "{:.3f}".format)),
+        attack=figure(robustness_plot(runs), robustness_words(runs), robustness_caption(runs)),
+        attacked=f"{ATTACKED:,}",
+        steps=str(ATTACK.steps),
         bounded=key(BLUE),
         unbounded=key(ORANGE),
         learned=key(GREEN),
@@ -105,6 +108,19 @@ def curve_words(runs: list[Run], column: str, label: str, told: Callable[[float]
     """Convergence curves for those who do not see them."""
     ends = {run.name: (told(run.column(column)[0]), told(run.column(column)[-1])) for run in runs}
     return f"{label} by epoch: " + "; ".join(f"{name} from {first} to {last}" for name, (first, last) in ends.items())
+
+
+def robustness_words(runs: list[Run]) -> str:
+    """The curves over ε for those who do not see them."""
+    told = (f"{run.name} {percent(run.withstood.accuracies[-1], 0)}" for run in runs)
+    return f"digits still right under PGD by ε; at ε = {runs[0].withstood.eps[-1]:g}: " + "; ".join(told)
+
+
+def robustness_caption(runs: list[Run]) -> str:
+    """What PGD leaves at the ε that is given as an example."""
+    at = runs[0].withstood.eps.index(ATTACK.eps)
+    told = (f"{escape(run.name)} {percent(run.withstood.accuracies[at], 0)}" for run in runs)
+    return f"<b>At ε = {ATTACK.eps:g}</b> " + ", ".join(told) + ". Bars: one standard error."
 
 
 def figure(svg: str, alt: str, caption: str = "") -> str:

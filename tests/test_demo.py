@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from dcnets.experiments.recipe import Recipe
+from dcnets.experiments.robustness import Curve
 from dcnets.experiments.settings import Outcome
 from dcnets.experiments.signals import StoppedError
 
@@ -122,14 +123,21 @@ def test_the_table_has_the_numbers_of_the_runs(shown, parts):
 
 def test_the_page_has_all_its_parts_and_needs_nothing_else(modules, shown, parts):
     text = shown.path.read_text(encoding="utf-8")
-    for heading in ("Three networks", "Two features", "How they converge", "Every magnitude h", "Every angular function g"):
+    for heading in (
+        "Three networks",
+        "Two features",
+        "How they converge",
+        "What an attack leaves",
+        "Every magnitude h",
+        "Every angular function g",
+    ):
         assert f"<h2>{heading}" in text
     assert "$" not in text
     assert "One seed and 1,000 test digits decide little" in " ".join(text.split())
     assert not {"script", "link", "iframe", "object", "video"} & {tag for tag, _ in parts.elements}
     assert not re.search(r"@import|url\(", text)
     images = parts.all("img")
-    assert len(images) == 3 + 2 + len(modules.curves.magnitude_curves()) + len(modules.curves.angular_curves())
+    assert len(images) == 3 + 2 + 1 + len(modules.curves.magnitude_curves()) + len(modules.curves.angular_curves())
     for image in images:
         kind, _, data = image["src"].partition(",")
         assert kind == "data:image/svg+xml;base64"
@@ -140,6 +148,21 @@ def test_the_page_has_all_its_parts_and_needs_nothing_else(modules, shown, parts
     assert len(set(told)) == len(told)
     for name in OPERATORS:
         assert f"{name}: the 1,000 test digits by their two features, each digit in a colour of its own" in told
+
+
+def test_the_attack_leaves_what_it_says(modules, shown, parts):
+    text, count = shown.path.read_text(encoding="utf-8"), modules.features.ATTACKED
+    at = modules.features.GRID.index(modules.features.ATTACK.eps)
+    for run in shown.runs:
+        found = run.withstood
+        right = (run.guesses == run.labels)[:count]
+        assert torch.equal(found.outcomes[0].survived, right)
+        assert (found.eps, found.outcomes[0].count) == (modules.features.GRID, count)
+        assert list(found.accuracies) == sorted(found.accuracies, reverse=True)
+        assert f"{run.name} {100 * found.accuracies[at]:.0f}\xa0%" in text
+    assert f"the first {count} test digits" in " ".join(text.split())
+    assert any(image["alt"].startswith("digits still right under PGD by ε; at ε = 0.2: ") for image in parts.all("img"))
+    assert sum(run.withstood.outcomes[-1].right < run.withstood.outcomes[0].right for run in shown.runs) > 0
 
 
 def test_the_page_is_made_for_phones_too(parts):
@@ -177,7 +200,7 @@ def run_of(modules, features, guesses, labels, accuracies=(0.5,)):
     history = [{"epoch": float(i), "test_top1": accuracy} for i, accuracy in enumerate(accuracies, 1)]
     outcome = Outcome(Recipe("made up"), len(history), None, history, 1.0, 0.0)
     tensors = (torch.tensor(values) for values in (features, guesses, labels))
-    return modules.features.Run("made up", outcome, *tensors)
+    return modules.features.Run("made up", outcome, *tensors, Curve("PGD", (), ()))
 
 
 def test_epochs_to_an_accuracy_are_those_of_the_first_test_that_reached_it(modules):
