@@ -21,7 +21,7 @@ from dcnets.experiments.data import DataError
 from dcnets.experiments.recipes import recipes
 from dcnets.experiments.signals import StoppedError
 
-COMMANDS = ["train", "evaluate", "convert", "bench", "models", "recipes", "data"]
+COMMANDS = ["train", "evaluate", "attack", "reproduce", "convert", "bench", "models", "recipes", "data"]
 TOLD = (
     "import sys\nfrom dcnets.cli import main\ntry:\n    main()\nfinally:\n    print('torch' in sys.modules, file=sys.stderr)"
 )
@@ -102,7 +102,7 @@ def test_pillow_has_another_name_than_its_package():
 
 
 def test_wrong_arguments_are_told_in_one_line():
-    assert refused(2, "trian").startswith("error: unknown command 'trian'; did you mean 'train'? choose one of bench,")
+    assert refused(2, "trian").startswith("error: unknown command 'trian'; did you mean 'train'? choose one of attack,")
     assert refused(2, "--verson") == "error: unknown option --verson; did you mean --version? see dcnets --help"
     assert refused(2, "recipes", "--zzz") == "error: unknown option --zzz; see dcnets recipes --help"
     assert refused(2, "evaluate") == "error: missing FOLDER_OR_CHECKPOINT; see dcnets evaluate --help"

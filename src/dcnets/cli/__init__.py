@@ -1,4 +1,4 @@
-"""The command line: `dcnets train | evaluate | convert | bench | models | recipes | data`."""
+"""The command line: `dcnets train | evaluate | attack | reproduce | convert | bench | models | recipes | data`."""
 
 from __future__ import annotations
 

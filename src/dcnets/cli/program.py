@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 import dcnets
+from dcnets.cli.attack import attack
 from dcnets.cli.bench import bench
 from dcnets.cli.command import Program
 from dcnets.cli.convert import convert
@@ -12,6 +13,7 @@ from dcnets.cli.data import data
 from dcnets.cli.evaluate import evaluate
 from dcnets.cli.models import models
 from dcnets.cli.recipes import recipes
+from dcnets.cli.reproduce import reproduce
 from dcnets.cli.train import train
 
 
@@ -37,5 +39,5 @@ def program(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for command in (train, evaluate, convert, bench, models, recipes, data):
+for command in (train, evaluate, attack, reproduce, convert, bench, models, recipes, data):
     program.add_command(command)

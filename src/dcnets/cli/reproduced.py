@@ -1,0 +1,95 @@
+"""What `dcnets reproduce` says afterwards: what came of each run, the table beside the paper's, and all of it as JSON."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from dcnets.cli.output import show
+from dcnets.cli.reproducing import Outlook, described_other, printed
+from dcnets.experiments import paper
+from dcnets.experiments.paper import Cell, Published
+from dcnets.experiments.reproduce import attacked
+from dcnets.experiments.reproduce.lines import Line, value
+from dcnets.experiments.reproduce.plan import Job, Plan
+
+
+def teller(plan: Plan) -> Callable[[Job, Line], str]:
+    """What is said of a run that has ended: its cells, its number and the paper's."""
+
+    def tell(job: Job, line: Line) -> str:
+        cells = [cell for cell, jobs in plan.cells.items() if job in jobs]
+        shown = [f"{printed(value(cell, line))} (paper {printed(cell.published)})" for cell in cells if not under(cell)]
+        return f"{job.title}: {', '.join(dict.fromkeys(shown)) or printed(line['top1_error'])}"
+
+    return tell
+
+
+def under(cell: Cell) -> bool:
+    """Whether a cell is an accuracy under attack."""
+    return cell.attack in ("fgsm", "bim")
+
+
+def numbers(plan: Plan) -> None:
+    """Each cell beside the paper's."""
+    columns = ("table", "cell", "paper", "here", "runs")
+    rows = []
+    for cell, jobs in plan.cells.items():
+        came = values(cell, jobs, plan)
+        rows.append((str(cell.table), cell.name, printed(cell.published), summary(came), str(len(came))))
+    show(columns, rows, ("paper", "here", "runs"), cut=True)
+    click.echo("in percent: top-1 error, of Table 6 top-5 error, of Tables 7 and 8 accuracy")
+
+
+def values(cell: Cell, jobs: Iterable[Job], plan: Plan) -> list[Published]:
+    """A cell's numbers, those of the runs that are there."""
+    found = [value(cell, plan.there[job]) for job in jobs if job in plan.there]
+    return [each for each in found if each is not None]
+
+
+def summary(came: Sequence[Published]) -> str:
+    """The mean of the runs that converged, its spread, and how many did not."""
+    held = [each for each in came if isinstance(each, float | int)]
+    if not held:
+        return "N/C" if came else "–"
+    spread = f" ± {statistics.stdev(held):.2f}" if len(held) > 1 else ""
+    lost = f", {len(came) - len(held)} × N/C" if len(held) < len(came) else ""
+    return f"{statistics.fmean(held):.2f}{spread}{lost}"
+
+
+def attack(plan: Plan) -> None:
+    """Attack the networks whose accuracy under attack is a cell, as far as that is built."""
+    left = []
+    for target in attacked.targets(plan):
+        told = attacked.examine(target)
+        left += [target] if told is None else []
+        if told is not None:
+            click.echo(told)
+    if left:
+        click.echo(f"{len(left)} accuracies under attack are not measured here; their networks are trained and kept")
+
+
+def reasons(failed: Mapping[Job, str]) -> str:
+    """Why runs failed, each reason once."""
+    return "; ".join(dict.fromkeys(failed.values()))
+
+
+def described(plan: Plan, outlook: Outlook, failed: Mapping[Job, str] | None = None) -> dict[str, Any]:
+    """The plan, and what came of it, as one JSON object."""
+    missing = set(plan.missing)
+    return {
+        "device": outlook.device, "seconds": outlook.seconds, "jobs": outlook.lanes, "runs": len(plan.jobs),
+        "missing": len(missing),
+        "cells": [
+            {"table": cell.table, "metric": paper.TABLES[f"table{cell.table}"].metric, "cell": cell.name,
+             "published": cell.published, "attack": cell.attack,
+             "runs": [{"recipe": job.recipe.name, "seed": job.recipe.seed, "there": job not in missing,
+                       "value": value(cell, plan.there[job]) if job in plan.there else None} for job in jobs]}
+            for cell, jobs in plan.cells.items()
+        ],
+        "not_the_same": [described_other(other) for other in plan.others],
+        "failed": {job.title: told for job, told in (failed or {}).items()},
+    }  # fmt: skip

@@ -1,0 +1,57 @@
+"""The lines of `results/` beside a run that is wanted: the same, or in what they differ."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import dcnets
+from dcnets.experiments import results
+from dcnets.experiments.fitting import differences
+from dcnets.experiments.paper import Cell, Published
+from dcnets.experiments.recipe import Recipe
+
+Line = Mapping[str, Any]
+
+DEFAULTS = {each.name: each.default for each in dataclasses.fields(Recipe) if each.default is not dataclasses.MISSING}
+
+
+def runs_in(path: Path) -> tuple[list[Line], list[str]]:
+    """The lines of training runs in a file, and what is told of torn ones."""
+    if not path.exists():
+        return [], []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        lines = results.read(path)
+    runs: list[Line] = [line for line in lines if isinstance(line.get("recipe"), dict) and "top1_error" in line]
+    return runs, [str(each.message) for each in caught]
+
+
+def unlike(line: Line, recipe: Recipe, arithmetic: str) -> dict[str, tuple[Any, Any]]:
+    """In what a line is not the run of a recipe in this arithmetic, with its value and the wanted one; empty where it is.
+
+    Every field counts, the version of dcnets, and the number of processes, each of which has its own batch norm. Device,
+    compilation and capture do not: they change rounding alone. A field that the line lacks is younger than the line, which
+    had its default.
+    """
+    had = {"dcnets": line.get("dcnets"), "arithmetic": line.get("precision"), "processes": line.get("processes", 1)}
+    wanted = {"dcnets": dcnets.__version__, "arithmetic": arithmetic, "processes": 1}
+    return differences({**DEFAULTS, **line["recipe"], **had}, {**dataclasses.asdict(recipe), **wanted})
+
+
+def origin(name: str, known: Iterable[str]) -> str | None:
+    """The recipe that a run's name begins with: `dcnets train` adds what was changed after a hyphen."""
+    return max((each for each in known if name == each or name.startswith(f"{each}-")), key=len, default=None)
+
+
+def value(cell: Cell, line: Line) -> Published:
+    """A cell's number in percent from its run's line; None where it takes more than the line: an attack."""
+    if cell.attack in ("fgsm", "bim"):
+        return None
+    found: Published = line["top5_error" if cell.table == 6 else "top1_error"]
+    if cell.attack == "none" and isinstance(found, float | int):
+        return round(100 - found, 3)
+    return found

@@ -1,0 +1,500 @@
+"""Reproduction: what is missing, runs that go on after a kill, N/C and failures that stop nothing, one device or Ray."""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from command_line import environment
+
+import dcnets
+from dcnets.experiments import checkpoint, jsonlines, recipes, results
+from dcnets.experiments.paper import TABLES, Cell
+from dcnets.experiments.reproduce import attacked, carry_out, lines, perform, place, plan, warmup
+from dcnets.experiments.reproduce.local import LOG, PRELOADED, Local
+from dcnets.experiments.reproduce.overall import Overall, progress_of
+from dcnets.experiments.reproduce.perform import Ended, Order
+from dcnets.experiments.settings import Settings
+from dcnets.experiments.signals import StoppedError
+
+SMALL = recipes.get("mnist-subset-features2d").override(
+    {"width": 2, "batch": 32, "iterations": 30, "warmup": 0, "evaluate_every": 0.1, "drops": ""}
+)
+KNOWN = {
+    name: dataclasses.replace(SMALL, name=name, **changes)
+    for name, changes in {
+        "plain": {}, "tanh": {"operator": "tanh-cosine"}, "wild": {"rate": 1e30, "optimiser": "sgd"},
+        "broken": {"batch": 6001},
+    }.items()
+}  # fmt: skip
+TIMES = ("date", "seconds", "preparation")
+
+
+def cell(recipe, number=1, **more):
+    return Cell(number, recipe, "error", 1.0, recipe, **more)
+
+
+def planned(names, tmp_path, found=(), get=KNOWN.__getitem__, **more):
+    cells = [each if isinstance(each, Cell) else cell(each) for each in names]
+    options = {"seeds": 1, "folder": tmp_path / "runs", "arithmetic": lambda _: "float32"} | more
+    return plan.make(cells, list(found), get=get, **options)
+
+
+def line_of(recipe, **changes):
+    made = {"dcnets": dcnets.__version__, "precision": "float32", "processes": 1, "steps": 30, "top1_error": 5.0}
+    return json.loads(json.dumps({**made, "recipe": dataclasses.asdict(recipe), "date": "2026-01-02T03:04:05", **changes}))
+
+
+def timeless(line):
+    """A line without what differs from run to run."""
+    history = [{name: value for name, value in row.items() if name != "seconds"} for row in line["history"]]
+    return {name: value for name, value in line.items() if name not in TIMES} | {"history": history}
+
+
+def go(plan, folder, lanes=1, engine=None, order=None, **more):
+    """Carry a plan out, quietly, on one thread."""
+    order = order or Order(threads=1)
+    return carry_out.carry_out(dict.fromkeys(plan.missing), engine or Local(lanes), order, folder / "runs.jsonl", **more)
+
+
+# -- what is missing ---------------------------------------------------------------------------------------------------
+
+
+def test_each_run_is_planned_once_for_all_cells_that_need_it(tmp_path):
+    found = planned(["plain", "tanh", cell("plain", 2)], tmp_path, seeds=2)
+    assert [(job.recipe.name, job.recipe.seed) for job in found.jobs] == [
+        ("plain", 0), ("plain", 1), ("tanh", 0), ("tanh", 1),
+    ]  # fmt: skip
+    assert found.cells[cell("plain")] == found.cells[cell("plain", 2)] == found.jobs[:2]
+    assert found.missing == list(found.jobs)
+    assert found.jobs[0].folder == tmp_path / "runs" / "plain-seed0"
+    assert (found.jobs[0].updates, found.jobs[0].done) == (30, 0)
+    assert planned([Cell(1, "a", "b", None)], tmp_path).jobs == ()
+
+
+def test_a_line_counts_when_all_of_its_fields_are_the_same(tmp_path):
+    wanted = planned(["plain"], tmp_path, seeds=2).jobs
+    there = line_of(wanted[0].recipe)
+    found = planned(["plain"], tmp_path, [there], seeds=2)
+    assert found.there == {found.jobs[0]: there}
+    assert found.missing == [found.jobs[1]]
+    assert found.others == ()
+    del there["recipe"]["pad_mode"]  # a line from before the field was there had its default
+    assert planned(["plain"], tmp_path, [there]).missing == []
+    assert planned(["plain"], tmp_path, [line_of(wanted[0].recipe, top1_error="N/C")]).missing == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "differs"),
+    [
+        ({"dcnets": "0.0.1"}, {"dcnets": ("0.0.1", dcnets.__version__)}),
+        ({"precision": "bfloat16"}, {"arithmetic": ("bfloat16", "float32")}),
+        ({"processes": 4}, {"processes": (4, 1)}),
+        ({"recipe": {"rate": 0.5}}, {"rate": (0.5, SMALL.rate)}),
+        (
+            {"recipe": {"name": "plain-iterations_3", "iterations": 3}},
+            {"name": ("plain-iterations_3", "plain"), "iterations": (3, 30)},
+        ),
+    ],
+)
+def test_other_versions_and_settings_are_shown_and_never_counted(changes, differs, tmp_path):
+    line = line_of(KNOWN["plain"])
+    line |= {name: {**line["recipe"], **value} if name == "recipe" else value for name, value in changes.items()}
+    found = planned(["plain", "tanh"], tmp_path, [line])
+    assert found.there == {}
+    assert [other.differences for other in found.others] == [differs]
+    assert planned(["tanh"], tmp_path, [line]).others == ()  # of another recipe: no concern of this plan
+
+
+def test_a_seed_that_nobody_asked_for_is_not_told(tmp_path):
+    line = line_of(dataclasses.replace(KNOWN["plain"], seed=7))
+    assert planned(["plain"], tmp_path, [line]).others == ()
+    assert planned(["plain"], tmp_path, [{**line, "dcnets": "0.0.1"}]).others[0].differences.keys() == {"dcnets"}
+
+
+def test_a_scaled_run_is_another_run(tmp_path):
+    whole, half = planned(["plain"], tmp_path), planned(["plain"], tmp_path, scale=0.5)
+    (job,) = half.jobs
+    assert (job.recipe.name, job.recipe.iterations, job.updates) == ("plain-scale_0.5", 15, 15)
+    assert job.folder != whole.jobs[0].folder
+    found = planned(["plain"], tmp_path, [line_of(job.recipe)])
+    assert found.there == {}
+    assert found.others[0].differences["iterations"] == (15, 30)
+    assert [plan.scale_of(name) for name in ("plain", "plain-scale_0.5", "a-scale_0.25-from_b-scale_0.25-seed0")] == [
+        1,
+        0.5,
+        0.25,
+    ]
+
+
+def test_first_weights_come_from_a_run_that_is_kept(tmp_path):
+    cells = [dataclasses.replace(cell("tanh"), start="plain")]
+    found = planned(cells, tmp_path, scale=0.5)
+    source, job = found.jobs
+    assert (source.kept, job.kept) == (True, False)
+    assert job.start == source.folder
+    assert job.recipe.name == "tanh-scale_0.5-from_plain-scale_0.5-seed0"
+    found = planned(cells, tmp_path, [line_of(source.recipe), line_of(job.recipe)], scale=0.5)
+    assert found.missing == [source]  # its line is there, its network is not
+
+
+def test_networks_under_attack_are_kept_and_black_boxes_need_another(tmp_path):
+    found = plan.make(
+        TABLES["table8"].cells, [], seeds=1, folder=tmp_path, arithmetic=lambda _: "float32", scale=0.5
+    )  # fmt: skip
+    names = [(job.recipe.name.removesuffix("-scale_0.5"), job.recipe.seed) for job in found.jobs]
+    assert ("cifar10-cnn9_attack", plan.SUBSTITUTE_SEED) in names
+    assert len(names) == 9
+    assert all(job.kept for job in found.jobs)
+    assert list(attacked.targets(found)) == []
+    lines = [line_of(job.recipe) for job in found.jobs]
+    for job in found.jobs:
+        checkpoint.save(job.folder, 30, {}, {})
+    found = plan.make(TABLES["table8"].cells, lines, seeds=1, folder=tmp_path, arithmetic=lambda _: "float32", scale=0.5)
+    assert found.missing == []
+    targets = list(attacked.targets(found))
+    assert len(targets) == 16
+    assert {target.maker.name for target in targets} == {"cifar10-cnn9_attack-scale_0.5-seed1000"}
+    assert targets[-1].network.name == "cifar10-cnn9_attack-tanh-cosine-fgsm-scale_0.5-seed0"
+
+
+def test_the_value_of_a_cell():
+    line = {"top1_error": 12.5, "top5_error": 3.25}
+    assert lines.value(TABLES["table3"].cells[0], line) == 12.5
+    assert lines.value(TABLES["table6"].cells[0], line) == 3.25
+    clean, fgsm = (TABLES["table7"].cell(row, "Baseline") for row in ("Natural, no attack", "Natural, FGSM"))
+    assert (lines.value(clean, line), lines.value(fgsm, line)) == (87.5, None)
+    assert lines.value(clean, {"top1_error": "N/C"}) == "N/C"
+
+
+def test_the_arithmetic_of_a_place():
+    gpu, cpu = place.Place("cuda", "", True), place.Place("cpu", "", False)
+    assert [gpu.arithmetic(SMALL), cpu.arithmetic(SMALL)] == ["bfloat16", "float32"]
+    fixed = dataclasses.replace(SMALL, precision="fp32")
+    assert [gpu.arithmetic(fixed), cpu.arithmetic(fixed)] == ["float32", "float32"]
+    assert place.here("cpu").device == "cpu"
+
+
+def test_torn_lines_are_told(tmp_path):
+    file = tmp_path / "runs.jsonl"
+    assert lines.runs_in(file) == ([], [])
+    results.append(file, line_of(SMALL))
+    results.append(file, {"recipe": "a bench", "ratio": 1})
+    with open(file, "a") as stream:
+        stream.write('{"rec')
+    found, told = lines.runs_in(file)
+    assert len(found) == 1
+    assert "line 3 is torn" in told[0]
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """All of the small runs one by one: folder and outcome."""
+    folder = tmp_path_factory.mktemp("one")
+    wanted = planned(["plain", "wild", "broken", "tanh"], folder)
+    return folder, wanted, go(wanted, folder)
+
+
+def test_what_diverges_is_recorded_what_fails_is_told_and_the_rest_go_on(done, capsys):
+    folder, wanted, outcome = done
+    found = results.read(folder / "runs.jsonl")
+    assert [line["recipe"]["name"] for line in found] == ["plain", "wild", "tanh"]
+    assert [line["top1_error"] == "N/C" for line in found] == [False, True, False]
+    assert "not finite" in found[1]["divergence"]
+    assert [job.recipe.name for job in outcome.failed] == ["broken"]
+    (told,) = outcome.failed.values()
+    assert told.startswith("ValueError: a batch of 6001 is larger than the training set")
+    assert "Traceback" in (folder / "runs" / "broken-seed0" / LOG).read_text()
+    again = planned(["plain", "wild", "broken", "tanh"], folder, found)
+    assert [job.recipe.name for job in again.missing] == ["broken"]
+    assert len(outcome.lines) == 3
+    assert progress_of(wanted.jobs[0]) == 30
+
+
+def test_two_at_once_give_the_same_lines(done, tmp_path):
+    go(planned(["plain", "tanh", "wild"], tmp_path), tmp_path, lanes=2)
+    one, two = (results.read(folder / "runs.jsonl") for folder in (done[0], tmp_path))
+    by_name = [sorted((timeless(line) for line in found), key=lambda line: line["recipe"]["name"]) for found in (one, two)]
+    assert by_name[0] == by_name[1]
+
+
+def killer(folder, number=signal.SIGKILL, step=5):
+    """A thread that sends a signal to the process that runs in a folder, once it is beyond a step."""
+
+    def kill():
+        for _ in range(1200):
+            at = max(map(checkpoint.step_of, checkpoint.found(folder)), default=0)
+            if at >= step:
+                os.kill(int((folder / perform.LOCK).read_text()), number)
+                killed.append(at)
+                return
+            time.sleep(0.005)
+
+    killed = []
+    thread = threading.Thread(target=kill)
+    thread.start()
+    return thread, killed
+
+
+def test_a_killed_run_goes_on_within_its_cell(done, tmp_path, capsys):
+    wanted = planned(["tanh"], tmp_path)
+    thread, killed = killer(wanted.jobs[0].folder)
+    outcome = go(wanted, tmp_path, order=Order(threads=1, settings=Settings(save_seconds=0, quiet=True)))
+    thread.join(60)
+    assert killed
+    assert outcome.failed == {}
+    assert "its process ended by signal 9" in capsys.readouterr().err
+    (resumed,) = re.findall(r"going on after update (\d+) of 30", (wanted.jobs[0].folder / LOG).read_text())
+    assert 5 <= int(resumed) < 30
+    unbroken = next(line for line in results.read(done[0] / "runs.jsonl") if line["recipe"]["name"] == "tanh")
+    (line,) = results.read(tmp_path / "runs.jsonl")
+    assert timeless(line) == timeless(unbroken)
+
+
+def test_a_run_that_ended_without_its_line_gets_it(done, tmp_path):
+    folder, wanted, _ = done
+    again = dataclasses.replace(wanted, there={}, jobs=wanted.jobs[:2])
+    go(again, tmp_path, lanes=2)
+    found = sorted(results.read(tmp_path / "runs.jsonl"), key=lambda line: line["recipe"]["name"])
+    assert [timeless(line) for line in found] == [timeless(line) for line in results.read(folder / "runs.jsonl")[:2]]
+
+
+def test_a_line_that_is_there_by_now_is_not_added_again(tmp_path, capsys):
+    wanted = planned(["plain"], tmp_path)
+    results.append(tmp_path / "runs.jsonl", line_of(wanted.jobs[0].recipe))
+    outcome = go(wanted, tmp_path, engine=Scripted(lambda job, _: Ended(job, "done", line_of(job.recipe))))
+    assert len(outcome.lines) == 1
+    assert len(results.read(tmp_path / "runs.jsonl")) == 1
+
+
+def test_who_comes_second_waits_for_the_folder(tmp_path):
+    order = []
+
+    def second():
+        with perform.held(tmp_path):
+            order.append("second")
+
+    with perform.held(tmp_path):
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join(0.2)
+        order.append("first")
+    thread.join(60)
+    assert order == ["first", "second"]
+    assert (tmp_path / perform.LOCK).read_text() == f"{os.getpid()}\n"
+
+
+class Scripted:
+    """An engine that hands back what a script says, run by run, and notes what it was asked."""
+
+    lanes = 1
+
+    def __init__(self, script):
+        self.script, self.running, self.started, self.calls = script, [], [], []
+
+    free = property(lambda self: not self.running)
+
+    def start(self, job, order):
+        self.started.append(job.recipe.name)
+        self.running.append(job)
+
+    def wait(self, seconds):
+        ended = [self.script(job, self.started.count(job.recipe.name)) for job in self.running]
+        self.running = [job for job, each in zip(self.running, ended, strict=True) if each is None]
+        return [each for each in ended if each is not None]
+
+    def stop(self):
+        self.calls.append("stop")
+        self.script = lambda job, _: Ended(job, "stopped")
+
+    def close(self):
+        self.calls.append("close")
+
+
+@pytest.mark.parametrize("how", ["lost", "stopped"])
+def test_a_process_that_is_killed_each_time_fails_in_the_end(how, tmp_path, capsys):
+    def script(job, times):
+        return Ended(job, how, told="gone") if job.recipe.name == "plain" else Ended(job, "done", line_of(job.recipe))
+
+    engine = Scripted(script)
+    outcome = go(planned(["plain", "tanh"], tmp_path), tmp_path, engine=engine)
+    assert engine.started == ["plain"] * carry_out.TRIES + ["tanh"]
+    assert list(outcome.failed.values()) == ["gone"]
+    assert len(outcome.lines) == 1
+    assert "close" in engine.calls
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_waits_for_its_first_weights_and_fails_with_them(fails, tmp_path, capsys):
+    cells = [cell("wild"), dataclasses.replace(cell("tanh"), start="plain")]
+    wanted = planned(cells, tmp_path)
+    wanted = dataclasses.replace(wanted, jobs=(wanted.jobs[2], *wanted.jobs[:2]))  # the one that waits comes first
+
+    def script(job, times):
+        bad = fails and job.recipe.name == "plain"
+        return Ended(job, "failed", told="no") if bad else Ended(job, "done", line_of(job.recipe))
+
+    engine = Scripted(script)
+    outcome = go(wanted, tmp_path, engine=engine)
+    assert engine.started == ["wild", "plain"] if fails else ["wild", "plain", "tanh-from_plain-seed0"]
+    assert len(outcome.failed) == (2 if fails else 0)
+    assert not fails or "which failed" in list(outcome.failed.values())[1]
+
+
+def test_the_server_that_runs_are_forked_from_touches_no_gpu():
+    code = f"import torch\ntorch._C._cuda_getDeviceCount = None\nimport {PRELOADED}\nassert not torch.cuda.is_initialized()"
+    subprocess.run([sys.executable, "-c", code], env=environment(), check=True, timeout=60)
+
+
+def test_first_weights_reach_the_run(tmp_path):
+    still = {"iterations": 1, "rate": 1e-30, "filters": "standard"}
+    quick = KNOWN | {"tanh": dataclasses.replace(KNOWN["tanh"], **still)}
+    found = planned([dataclasses.replace(cell("tanh"), start="plain")], tmp_path, get=quick.__getitem__)
+    assert go(found, tmp_path, lanes=2).failed == {}
+    one, two = (checkpoint.latest(job.folder).tensors["model.classifier.weight"] for job in found.jobs)
+    assert (one - two).abs().max() < 1e-6
+    assert len(results.read(tmp_path / "runs.jsonl")) == 2
+
+
+def test_a_signal_stops_all_and_says_how_to_go_on(tmp_path, capsys):
+    def script(job, times):
+        if job.recipe.name == "plain":
+            return Ended(job, "done", line_of(job.recipe))
+        os.kill(os.getpid(), signal.SIGTERM)
+        return None
+
+    engine = Scripted(script)
+    with pytest.raises(StoppedError, match="stopped after 1 of 2 runs; the same command goes on") as error:
+        go(planned(["plain", "tanh"], tmp_path), tmp_path, engine=engine)
+    assert error.value.signal == signal.SIGTERM
+    assert engine.calls == ["stop", "close"]
+    assert len(results.read(tmp_path / "runs.jsonl")) == 1
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_warm_up_measures_each_kind_once_and_remembers(tmp_path, monkeypatch):
+    told, order = [], Order(threads=1)
+    monkeypatch.setattr(warmup, "SPENT", 0.05)
+    jobs = planned(["plain", "wild", "tanh"], tmp_path).jobs
+    found = warmup.paces(jobs[:2], order, tmp_path, told.append)
+    assert found[jobs[0]] is found[jobs[1]]
+    assert told == ["warm-up: a few updates of plain"]
+    pace = found[jobs[0]]
+    assert 0 < pace.update < pace.preparation < 60
+    monkeypatch.setattr(warmup, "apart_together", lambda *_: pytest.fail("measured again"))
+    assert warmup.paces(jobs[:1], order, tmp_path, told.append) == {jobs[0]: pace}
+    (line,) = jsonlines.read(tmp_path / warmup.FILE)
+    assert (line["device"], line["lanes"]) == (results.environment("cpu")["device"], 1)
+
+
+def test_whether_several_at_once_pay(tmp_path, monkeypatch):
+    pace = warmup.Pace(0.1, 1.0, 2.0)
+    slower = dataclasses.replace(pace, update=0.16)
+    asked = []
+    monkeypatch.setattr(warmup, "apart_together", lambda *arguments: asked.append(arguments[-1]) or [pace, slower][
+        arguments[-1] > 1 :][:1] * arguments[-1])  # fmt: skip
+    assert warmup.gain(SMALL, Order(), tmp_path, 2, lambda _: None) == pytest.approx(1.25)
+    assert asked == [1, 2]
+
+
+def test_processes_are_measured_at_the_same_time(tmp_path, monkeypatch):
+    found = warmup.apart_together(SMALL, Order(threads=1), tmp_path, 2)
+    assert len(found) == 2
+    with pytest.raises(warmup.WarmupError, match=r"could not be measured; why is in .*warmup.txt"):
+        warmup.apart_together(dataclasses.replace(SMALL, network="nothing"), Order(threads=1), tmp_path, 2)
+    assert "unknown network 'nothing'" in (tmp_path / warmup.LOG).read_text()
+
+
+def test_what_cannot_be_measured_is_told_and_streams_are_not_tried(tmp_path, monkeypatch):
+    def fail(*_):
+        raise warmup.WarmupError("no")
+
+    monkeypatch.setattr(warmup, "apart_together", fail)
+    jobs = planned(["plain"], tmp_path).jobs
+    stream = dataclasses.replace(jobs[0], recipe=recipes.get("imagenet-resnet18"))
+    told = []
+    assert warmup.paces([*jobs, stream], Order(), tmp_path, told.append) == {jobs[0]: None, stream: None}
+    assert told[-1] == "no"
+
+
+def test_the_seconds_of_a_run(tmp_path):
+    (job,) = planned(["plain"], tmp_path).jobs  # 30 updates, a test every 19
+    pace = warmup.Pace(0.5, 3.0, 2.0)
+    assert pace.seconds(job) == 2 + 30 * 0.5 + 2 * 3
+    checkpoint.save(job.folder, 20, {}, {})
+    assert pace.seconds(job) == 2 + 10 * 0.5 + 1 * 3
+
+
+def test_the_bar_of_all_runs(tmp_path, monkeypatch):
+    jobs = planned(["plain", "tanh"], tmp_path).jobs
+    checkpoint.save(jobs[0].folder, 10, {}, {})
+    bar = Overall("table1", dict(zip(jobs, (60.0, 180.0), strict=True)), lanes=2)
+    assert (bar.total, bar.see([], set())) == (60, 10)
+    assert bar.time_told() == "2:00 left"  # 240 seconds of work in two lanes
+    jsonlines.append(jobs[0].folder / "metrics.jsonl", {"step": 20})
+    bar.update(bar.see([jobs[0]], set()), None, None, None)
+    assert bar.numbers() == ["run 0/2", "update 20/60", "plain, seed 0 66 %"]
+    monkeypatch.setattr(time, "perf_counter", lambda: bar.begin + 30)
+    assert bar.time_told() == "3:30 left"  # half of the first run's 60 took 30: so will the other 210
+    bar.update(bar.see([], set(jobs)), None, None, None)
+    assert bar.time_told() == "in 0:30"
+    assert Overall("", dict.fromkeys(jobs), lanes=1).time_told() == "– left"
+
+
+# -- Ray ---------------------------------------------------------------------------------------------------------------
+
+ON_RAY = """
+import sys
+from pathlib import Path
+import test_reproduce as here
+from dcnets.experiments.reproduce.ray_engine import Ray
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    wanted = here.planned(["plain", "wild", "broken", "tanh"], folder)
+    engine = Ray(2)
+    assert engine.place("cpu").device == "cpu"
+    thread, killed = here.killer(wanted.jobs[3].folder)
+    order = here.Order(threads=1, settings=here.Settings(save_seconds=0, quiet=True))
+    outcome = here.go(wanted, folder, engine=engine, order=order)
+    thread.join(60)
+    assert killed
+    print(*(f"{job.recipe.name}: {told}" for job, told in outcome.failed.items()))
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra ray is not installed")
+def test_ray_gives_the_same_lines_and_runs_a_killed_workers_cell_again(done, tmp_path):
+    tests = os.path.dirname(__file__)
+    path = os.pathsep.join([tests, environment()["PYTHONPATH"]])
+    ran = subprocess.run(
+        [sys.executable, "-c", ON_RAY, str(tmp_path)], env=environment(PYTHONPATH=path, RAY_ADDRESS=""), text=True,
+        capture_output=True, timeout=240,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("broken: ValueError: a batch of 6001 is larger than")
+    assert "tanh, seed 0: " in ran.stderr
+    assert "it is run again" in ran.stderr
+    one, two = (results.read(folder / "runs.jsonl") for folder in (done[0], tmp_path))
+    by_name = [sorted((timeless(line) for line in found), key=lambda line: line["recipe"]["name"]) for found in (one, two)]
+    assert by_name[0] == by_name[1]
+
+
+def test_ray_is_asked_for_by_its_extra(monkeypatch):
+    from dcnets.experiments.reproduce.ray_engine import Ray
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=r"needs the package ray .*pip install 'dcnets\[ray\]'"):
+        Ray(1)
