@@ -201,9 +201,18 @@ def test_uninitialised_memory_shows_itself():
     assert torch.empty_like(torch.zeros(3, 5)).isnan().all()
 
 
+@pytest.fixture
+def untaped(monkeypatch):
+    """Nothing is replayed: each call goes through the functions themselves."""
+    from dcnets.kernels.gpu import ops
+
+    monkeypatch.setattr(ops, "taped_forward", ops.forward)
+    monkeypatch.setattr(ops, "taped_backward", ops.all_gradients)
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", MODELS)
-def test_every_buffer_is_written_everywhere(name, training, monkeypatch):
+def test_every_buffer_is_written_everywhere(name, training, monkeypatch, untaped):
     model, shape = MODELS[name]()
     fused, x, buffers = fuse(model).train(training), torch.randn(shape), []
     for which in ("empty", "empty_like"):
@@ -308,19 +317,19 @@ def test_a_tile_has_as_many_filters_as_leave_the_least_of_it_empty(filters, widt
 
 
 def test_steps_are_those_of_batch_position_and_channel():
-    from dcnets.kernels.gpu import launch
+    from dcnets.kernels.gpu import layout
 
     x = torch.randn(2, 3, 4, 5)
-    assert launch.steps_of(x) == (60, 1, 20)
-    assert launch.steps_of(x.to(memory_format=torch.channels_last)) == (60, 3, 1)
-    assert launch.steps_of(x[:, 1:]) == (60, 1, 20)
-    assert launch.steps_of(torch.randn(6, 7)) == (7, 1, 1)
-    assert launch.steps(x.transpose(2, 3).shape, x.transpose(2, 3).stride()) is None
-    assert launch.steps_of(launch.dense(x.transpose(2, 3))) == (60, 1, 20)
-    assert launch.steps_of(x[..., :1, :]) == (60, 1, 20)
-    assert launch.steps_of(x[..., :1]) == (60, 5, 20), "columns follow each other at the distance of rows"
+    assert layout.steps_of(x) == (60, 1, 20)
+    assert layout.steps_of(x.to(memory_format=torch.channels_last)) == (60, 3, 1)
+    assert layout.steps_of(x[:, 1:]) == (60, 1, 20)
+    assert layout.steps_of(torch.randn(6, 7)) == (7, 1, 1)
+    assert layout.steps(x.transpose(2, 3).shape, x.transpose(2, 3).stride()) is None
+    assert layout.steps_of(layout.dense(x.transpose(2, 3))) == (60, 1, 20)
+    assert layout.steps_of(x[..., :1, :]) == (60, 1, 20)
+    assert layout.steps_of(x[..., :1]) == (60, 5, 20), "columns follow each other at the distance of rows"
     kept = x.to(memory_format=torch.channels_last)
-    assert launch.dense(kept) is kept
+    assert layout.dense(kept) is kept
 
 
 def test_quotients_are_rounded_up_and_so_are_powers_of_two():

@@ -118,9 +118,7 @@ def respond_with(
         formula = formula_of(operator, tensors)
         if not on_triton(taken, weight, patches, formula, block=True):
             return None
-        if taken is not x or patches.groups > 1:
-            behind = behind._replace(sums=None)  # they are those of another tensor
-        mean_norm = given_mean(taken, patches, formula, tensors)
+        mean_norm, behind = given_mean(taken, patches, formula, tensors), behind.over(taken, x, patches.groups)
         return in_triton(taken, weight, bias, mean_norm, patches, formula, operator, tensors, behind)
 
 

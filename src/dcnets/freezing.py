@@ -90,8 +90,7 @@ class Frozen(nn.Module):
             taken, patches, _ = self.geometry.take(own, self.weight)
             if x.dim() != self.geometry.dims + 2:
                 return None
-            if taken is not x or patches.groups > 1:
-                behind = behind._replace(sums=None)
+            behind = behind.over(taken, x, patches.groups)
             return compute_with(taken, self.weight, self.bias, patches, self.formula, self.values(), behind)
 
     def values(self) -> dict[str, Value]:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from dcnets.conversion import is_itself
 from dcnets.decoupled import Decoupled
+from dcnets.dispatch import is_convolution
 from dcnets.freezing import Frozen
 from dcnets.kernels.response import Behind
 from dcnets.linking import NOTHING_KNOWN, Known, Link, Wants, hooked, in_turn, linked_in_turn, wants_of
@@ -63,7 +64,7 @@ def fit(parts: list[nn.Module]) -> bool:
     layer, following = parts[0], parts[1]
     if type(layer) is not Frozen and not (isinstance(layer, Decoupled) and is_itself(layer)):
         return False
-    if (layer.operator.h.name, layer.operator.g.name) == ("inner_product", "cosine"):
+    if is_convolution(layer.operator, {}):
         return False
     norm: Any = following if type(following) in NORMS else None
     rest = parts[1:] if norm is None else parts[2:]

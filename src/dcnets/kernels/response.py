@@ -26,6 +26,10 @@ class Behind(NamedTuple):
     wants_sums: bool = False
     wants_token: bool = False
 
+    def over(self, taken: Tensor, x: Tensor, groups: int) -> Behind:
+        """The same for an input that was taken of x; the sums are left out where they are not those that the layer needs."""
+        return self if taken is x and groups == 1 else self._replace(sums=None)
+
 
 NOTHING = Behind()
 

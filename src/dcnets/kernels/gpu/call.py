@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from torch import Tensor
 
-from dcnets.kernels.gpu import launch
+from dcnets.kernels.gpu import launch, layout
 from dcnets.kernels.gpu.launch import NAMES
 from dcnets.patches import Convolution, Matrix, Patches
 
@@ -71,10 +71,10 @@ class Call(NamedTuple):
         return {name: number if tensor is None else tensor for name, tensor, number, there in rows if there}
 
     @property
-    def view(self) -> launch.Windows:
+    def view(self) -> layout.Windows:
         """The windows of x that filters see; a row of a matrix is one window."""
         settings = tuple(self.stride), tuple(self.padding), tuple(self.dilation)
-        return launch.windows(tuple(self.x.shape[2:]), tuple(self.weight.shape[2:]), *settings)
+        return layout.windows(tuple(self.x.shape[2:]), tuple(self.weight.shape[2:]), *settings)
 
     @property
     def patches(self) -> Patches:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 
-from dcnets.kernels.gpu import angulars, launch, launcher, magnitudes
+from dcnets.kernels.gpu import angulars, launch, launcher, layout, magnitudes
 from dcnets.kernels.gpu.call import ARGUMENTS, TENSORS, Call
 from dcnets.kernels.gpu.call import __file__ as call_file
 from dcnets.kernels.gpu.definition import through_definition
@@ -92,14 +92,14 @@ def forward(*arguments: Any) -> tuple[Tensor, ...]:
     Empty where there is none: ŵ where the weight is one, m where it was given, and the statistics where they were.
     """
     call = Call(*arguments)
-    x, weight = launch.dense(call.x), call.weight
+    x, weight = layout.dense(call.x), call.weight
     empty = x.new_empty(0)
     squares = launch.square_sums(x, call.groups) if call.sums is None else call.sums
-    filters = None if call.unit else launch.whole_filters(weight)
+    filters = None if call.unit else layout.whole_filters(weight)
     n, partials, unit = launch.prepare(squares, call.view, call.eps, filters, x.dtype)
     if call.unit:
         unit = weight.to(x.dtype)
-    z = launch.dense(call.patches.products(x, unit))
+    z = layout.dense(call.patches.products(x, unit))
     layer, mean = call.layer(z, n), call.mean_norm
     m = torch.empty((), dtype=torch.float32, device=x.device) if mean is None else mean
     own = mean
@@ -108,7 +108,7 @@ def forward(*arguments: Any) -> tuple[Tensor, ...]:
         if call.centre is None:
             moments, own = layer.statistics(mean, m, partials), m
         norm = norm_of(call, moments)
-    residual = None if call.residual is None else launch.dense(call.residual)
+    residual = None if call.residual is None else layout.dense(call.residual)
     y, sums, token = layer.respond(own, m, partials, call.bias, norm, residual, call.relu, call.wants_sums, call.wants_token)
     return y, sums, token, empty.clone() if call.unit else unit, z, n, m if mean is None else empty.clone(), moments
 
@@ -124,10 +124,10 @@ def norm_of(call: Call, moments: Tensor) -> launch.Norm:
 def like_forward(*arguments: Any) -> tuple[Tensor, ...]:
     """Tensors without memory in the shapes that `forward` gives."""
     call = Call(*arguments)
-    x, weight = launch.dense(call.x), call.weight
+    x, weight = layout.dense(call.x), call.weight
     empty = x.new_empty(0)
-    unit = weight.to(x.dtype) if call.unit else torch.empty_like(launch.whole_filters(weight), dtype=x.dtype)
-    z = launch.dense(call.patches.products(x, unit))
+    unit = weight.to(x.dtype) if call.unit else torch.empty_like(layout.whole_filters(weight), dtype=x.dtype)
+    z = layout.dense(call.patches.products(x, unit))
     out = call.view.out_size
     n = x.new_empty((x.shape[0], call.groups, *out), dtype=torch.float32)
     rows = out[0] * out[1] * out[2]
@@ -171,8 +171,8 @@ def backward(
 ) -> Gradients:  # fmt: skip
     """The gradients of `forward`; y is given where `needs_output` says so."""
     call, names = Call(*arguments), wanted.split()
-    dtoken = None if dtoken is None else launch.dense(dtoken)
-    x, dy, layer = launch.dense(call.x), launch.dense(dy), call.layer(z, n)
+    dtoken = None if dtoken is None else layout.dense(dtoken)
+    x, dy, layer = layout.dense(call.x), layout.dense(dy), call.layer(z, n)
     empty = functools.partial(dy.new_empty, 0, dtype=torch.float32)
     sums, masked, norm, relu = None, None, None, call.relu
     if call.gamma is not None:
@@ -189,12 +189,12 @@ def backward(
     dx, dunit = call.patches.products_backward(dz, x, unit, need_x, need_weight)
     of_radius = totals[names.index("rho")] if "rho" in names else None
     own, dweight, dradius, dmean = layer.finish(
-        dn, of_radius, m, call.view, dunit, None if call.unit else launch.whole_filters(call.weight), call.eps,
+        dn, of_radius, m, call.view, dunit, None if call.unit else layout.whole_filters(call.weight), call.eps,
         need_sums=need_x, through_mean=call.relative and call.mean_norm is None,
     )  # fmt: skip
     dunit = dunit if call.unit else dweight
     if dx is not None and call.sums is None and own is not None:
-        dx = launch.dense(dx)
+        dx = layout.dense(dx)
         launch.add_norm_gradient(dx, x, own, call.groups)
         own = None
     found = (dx, own, dunit, dnorm, masked if need_residual else None, totals, dradius, dmean)
@@ -212,15 +212,15 @@ def like_backward(
 ) -> Gradients:  # fmt: skip
     """Tensors without memory in the shapes that `backward` gives."""
     call, names = Call(*arguments), wanted.split()
-    x = launch.dense(call.x)
+    x = layout.dense(call.x)
     empty = functools.partial(dy.new_empty, dtype=torch.float32)
     dx, dunit = call.patches.products_backward(torch.empty_like(z), x, unit, need_x, need_weight)
     if dunit is not None and not call.unit:
-        dunit = torch.empty_like(launch.whole_filters(call.weight))
+        dunit = torch.empty_like(layout.whole_filters(call.weight))
     own = None if dx is None or call.sums is None else torch.empty_like(call.sums)
     dradius, dmean = (empty(z.shape[1]), empty(())) if "rho" in names else (None, None)
     found = (
-        None if dx is None else launch.dense(dx), own, dunit, empty((2, z.shape[1])) if need_norm else None,
+        None if dx is None else layout.dense(dx), own, dunit, empty((2, z.shape[1])) if need_norm else None,
         torch.empty_like(z) if need_residual else None, empty((max(1, len(names)), z.shape[1])), dradius,
         dmean,
     )  # fmt: skip

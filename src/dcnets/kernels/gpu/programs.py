@@ -246,6 +246,13 @@ def respond(
 
 
 @triton.jit
+def keep_share(there, total, inside, size, PLACE: tl.constexpr):
+    """Store a program's share of a value's gradient, summed over its rows; PLACE: 0 where it is not wanted."""
+    if PLACE > 0:
+        tl.store(there + (PLACE - 1) * size, tl.sum(total, axis=0), mask=inside)
+
+
+@triton.jit
 def respond_backward(
     dy, z, dz, norms, dnorms, dsums, mean, bias, centre, variance, gamma, totals, shares,
     rho, alpha, beta, k, p, weight_norm, stretch, scale, floor, bn_eps, step,
@@ -331,24 +338,15 @@ def respond_backward(
             t_bias += df
     there = shares + tl.program_id(0).to(tl.int64) * step + at
     size = groups * filters
-    if (WANTED >> 0) & 15 > 0:
-        tl.store(there + (((WANTED >> 0) & 15) - 1) * size, tl.sum(t_rho, axis=0), mask=inside)
-    if (WANTED >> 4) & 15 > 0:
-        tl.store(there + (((WANTED >> 4) & 15) - 1) * size, tl.sum(t_alpha, axis=0), mask=inside)
-    if (WANTED >> 8) & 15 > 0:
-        tl.store(there + (((WANTED >> 8) & 15) - 1) * size, tl.sum(t_beta, axis=0), mask=inside)
-    if (WANTED >> 12) & 15 > 0:
-        tl.store(there + (((WANTED >> 12) & 15) - 1) * size, tl.sum(t_k, axis=0), mask=inside)
-    if (WANTED >> 16) & 15 > 0:
-        tl.store(there + (((WANTED >> 16) & 15) - 1) * size, tl.sum(t_p, axis=0), mask=inside)
-    if (WANTED >> 20) & 15 > 0:
-        tl.store(there + (((WANTED >> 20) & 15) - 1) * size, tl.sum(t_weight_norm, axis=0), mask=inside)
-    if (WANTED >> 24) & 15 > 0:
-        tl.store(there + (((WANTED >> 24) & 15) - 1) * size, tl.sum(t_stretch, axis=0), mask=inside)
-    if (WANTED >> 28) & 15 > 0:
-        tl.store(there + (((WANTED >> 28) & 15) - 1) * size, tl.sum(t_scale, axis=0), mask=inside)
-    if (WANTED >> 32) & 15 > 0:
-        tl.store(there + (((WANTED >> 32) & 15) - 1) * size, tl.sum(t_bias, axis=0), mask=inside)
+    keep_share(there, t_rho, inside, size, (WANTED >> 0) & 15)
+    keep_share(there, t_alpha, inside, size, (WANTED >> 4) & 15)
+    keep_share(there, t_beta, inside, size, (WANTED >> 8) & 15)
+    keep_share(there, t_k, inside, size, (WANTED >> 12) & 15)
+    keep_share(there, t_p, inside, size, (WANTED >> 16) & 15)
+    keep_share(there, t_weight_norm, inside, size, (WANTED >> 20) & 15)
+    keep_share(there, t_stretch, inside, size, (WANTED >> 24) & 15)
+    keep_share(there, t_scale, inside, size, (WANTED >> 28) & 15)
+    keep_share(there, t_bias, inside, size, (WANTED >> 32) & 15)
 
 
 @triton.jit
