@@ -59,7 +59,7 @@ def counted(monkeypatch):
 
     monkeypatch.setattr(ops, "taped_forward", ops.forward)  # a tape does not call it again
     count(launch, "square_sums", "sums")
-    count(ops, "respond", "layers")
+    count(ops, "answer", "layers")
     return seen
 
 

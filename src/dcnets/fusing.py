@@ -7,11 +7,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from dcnets import routes
 from dcnets.conversion import is_itself
 from dcnets.decoupled import Decoupled
 from dcnets.dispatch import is_convolution
 from dcnets.freezing import Frozen
-from dcnets.kernels.response import Behind
+from dcnets.kernels.response import Behind, Response
 from dcnets.linking import NOTHING_KNOWN, Known, Link, Wants, hooked, in_turn, linked_in_turn, wants_of
 from dcnets.models.resnet import ResidualUnit
 from dcnets.tracking import Seen
@@ -97,22 +98,19 @@ class FusedBlock(nn.Sequential, Link):
         token: Tensor | None = None, relu: bool = False,
     ) -> tuple[Tensor, Known]:  # fmt: skip
         """The output and what is known of it; with a residual, whose token takes its gradient, its sum and ReLU."""
-        layer, norm, own_relu = self.parts() if fit(list(self.children())) else (None, None, False)
-        behind = Behind(
-            gamma=None if norm is None else norm.weight, beta=None if norm is None else bias_of(norm),
-            bn_eps=0.0 if norm is None else norm.eps,
-            centre=norm.running_mean if norm is not None and not norm.training else None,
-            variance=norm.running_var if norm is not None and not norm.training else None,
-            residual=residual if residual is None or token is None else residual.detach(), token=token,
-            relu=relu or own_relu, sums=known.sums, wants_sums=wanted.sums,
-            wants_token=wanted.token and residual is not None,
-        )  # fmt: skip
-        possible = (residual is None or (norm is not None and not own_relu)) and not any(map(hooked, self.children()))
-        found = layer.respond_with(x, behind) if possible and layer is not None else None
+        children = tuple(self._modules.values())
+        apart = residual if residual is None or token is None else residual.detach()
+        given = x, known.sums, apart, token
+        key = routes.key_of(children, given, wanted, relu)
+        found = routes.follow(self, key, children, given)
         if found is None:
-            y: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
-            y = y if residual is None else y + residual
-            return y.relu() if relu else y, NOTHING_KNOWN
+            found = self.respond(x, known, wanted, apart, token, relu)
+            if found is None:
+                y: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
+                y = y if residual is None else y + residual
+                return y.relu() if relu else y, NOTHING_KNOWN
+            routes.remember(self, key, children, given, found)
+        layer, norm, _ = self.parts()
         if norm is not None and norm.training:
             if found.y.numel() == found.y.shape[1]:
                 raise ValueError(f"expected more than 1 value per channel in training, got {tuple(found.y.shape)}")
@@ -120,6 +118,25 @@ class FusedBlock(nn.Sequential, Link):
         if isinstance(layer, Decoupled) and layer._tracks:
             seen.layers.append((layer, found.m))
         return found.y, Known(found.sums, found.token)
+
+    def respond(
+        self, x: Tensor, known: Known, wanted: Wants, residual: Tensor | None, token: Tensor | None, relu: bool
+    ) -> Response | None:
+        """The response as one operator, or None where it cannot be one."""
+        if not fit(list(self.children())) or any(map(hooked, self.children())):
+            return None
+        layer, norm, own_relu = self.parts()
+        if residual is not None and (norm is None or own_relu):
+            return None
+        behind = Behind(
+            gamma=None if norm is None else norm.weight, beta=None if norm is None else bias_of(norm),
+            bn_eps=0.0 if norm is None else norm.eps,
+            centre=norm.running_mean if norm is not None and not norm.training else None,
+            variance=norm.running_var if norm is not None and not norm.training else None,
+            residual=residual, token=token, relu=relu or own_relu, sums=known.sums, wants_sums=wanted.sums,
+            wants_token=wanted.token and residual is not None,
+        )  # fmt: skip
+        return layer.respond_with(x, behind)
 
     def parts(self) -> tuple[Decoupled | Frozen, Any, bool]:
         """The layer, its batch norm where there is one, and whether there is a ReLU."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -46,3 +46,5 @@ class Response(NamedTuple):
     """The mean norm that ρ was measured by."""
     moments: Tensor
     """Mean, biased and unbiased variance of the response (3, filters), where batch norm took the batch's."""
+    arguments: tuple[tuple[Tensor | None, ...], tuple[Any, ...]] | None = None
+    """The tensors and settings that the operator took, in eager mode."""

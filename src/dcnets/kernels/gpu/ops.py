@@ -78,12 +78,20 @@ def respond(
         tuple(numbers), tuple(present), cast(Any, formula.h).name, cast(Any, formula.g).name, formula.eps, formula.relative,
         raw, unit, behind.bn_eps, behind.relu, behind.wants_sums, behind.wants_token, *windows, patches.groups, BUILD,
     )  # fmt: skip
-    if torch.compiler.is_compiling():
+    return answer(tensors, settings)
+
+
+def answer(tensors: tuple[Tensor | None, ...], settings: tuple[Any, ...]) -> Response:
+    """The operator's response to the tensors and the settings of a `Call`."""
+    if compiling := torch.compiler.is_compiling():
         y, sums, token, _, _, _, m, moments = decouple(*tensors, *settings)
     else:
         y, sums, token, m, moments = in_eager_mode(settings, tensors)
-    own = sums if behind.wants_sums else None, token if behind.wants_token else None
-    return Response(y, *own, m if mean_norm is None else mean_norm, moments)
+    call = Call(*tensors, *settings)
+    return Response(
+        y, sums if call.wants_sums else None, token if call.wants_token else None,
+        m if call.mean_norm is None else call.mean_norm, moments, None if compiling else (tensors, settings),
+    )  # fmt: skip
 
 
 def forward(*arguments: Any) -> tuple[Tensor, ...]:

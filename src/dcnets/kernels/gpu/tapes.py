@@ -69,13 +69,14 @@ class Tape:
 
     def __init__(self, steps: list[Step], constants: Values, outputs: list[int]) -> None:
         self.steps, self.constants, self.outputs = steps, constants, outputs
+        self.places = [0 if isinstance(value, Tensor) else value for value in constants]
 
     def __call__(self, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         addresses = [t.data_ptr() for t in inputs]
         for address in addresses:
             if address & 15:  # the kernels were compiled for tensors that begin at multiples of 16 bytes
                 raise OtherwiseError
-        values, places = [*inputs, *self.constants], [*addresses, *self.constants]
+        values, places = [*inputs, *self.constants], [*addresses, *self.places]
         for step in self.steps:
             step(values, places)
         return tuple([values[slot] for slot in self.outputs])
@@ -101,7 +102,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.slots[id(outputs)] = self.slot_of(args[0])
             return outputs
         if function in EMPTY:
-            self.steps.append(allocation(self.slot_of(outputs), outputs))
+            slot = self.slot_of(outputs)
+            if outputs.numel():
+                self.steps.append(allocation(slot, outputs))
+            else:
+                self.constants[slot] = outputs.clone()  # nothing can be written there
             return outputs
         others = [each for each in args if isinstance(each, (list, tuple)) and any(isinstance(t, Tensor) for t in each)]
         if others or any(isinstance(each, Tensor) for each in (kwargs or {}).values()):
