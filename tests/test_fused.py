@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -337,3 +338,16 @@ def test_quotients_are_rounded_up_and_so_are_powers_of_two():
 
     assert [launcher.ceiling(number, 4) for number in (0, 1, 4, 5, 8)] == [0, 1, 1, 2, 2]
     assert [launcher.power_of_two(number) for number in (0, 1, 2, 3, 4, 5, 128, 129)] == [1, 1, 2, 4, 4, 8, 128, 256]
+
+
+def test_a_change_in_any_file_is_another_build(tmp_path):
+    from dcnets.kernels.gpu import ops
+
+    own = Path(ops.__file__).parent
+    for file in own.glob("*.py"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    assert ops.checksum(tmp_path) == ops.BUILD
+    for name in ("ops.py", "launch.py", "programs.py", "magnitudes.py"):
+        before = ops.checksum(tmp_path)
+        (tmp_path / name).write_text((tmp_path / name).read_text() + "\n")
+        assert ops.checksum(tmp_path) != before

@@ -20,7 +20,6 @@ from torch._subclasses.functional_tensor import FunctionalTensorMode
 
 from dcnets.kernels.gpu import angulars, launch, launcher, layout, magnitudes
 from dcnets.kernels.gpu.call import ARGUMENTS, TENSORS, Call
-from dcnets.kernels.gpu.call import __file__ as call_file
 from dcnets.kernels.gpu.definition import through_definition
 from dcnets.kernels.gpu.launch import NAMES
 from dcnets.kernels.gpu.tapes import Taped
@@ -29,8 +28,14 @@ from dcnets.patches import Matrix, Patches
 from dcnets.reference import Formula
 from dcnets.registry import Named, Value
 
-BUILD = zlib.crc32(Path(__file__).read_bytes() + Path(call_file).read_bytes())
-"""Of these files: torch keeps compiled graphs on disk, with the backward pass below, and knows them by their arguments."""
+
+def checksum(folder: Path) -> int:
+    """Of all Python files in a folder."""
+    return zlib.crc32(b"".join(file.read_bytes() for file in sorted(folder.glob("*.py"))))
+
+
+BUILD = checksum(Path(__file__).parent)
+"""An argument of the operators: torch keeps compiled graphs on disk, with what an operator became in them, by arguments."""
 TAPS = 64
 """The most taps of a window that the programs are unrolled for."""
 MOST_FILTERS = 4096
@@ -83,11 +88,12 @@ def respond(
 
 def answer(tensors: tuple[Tensor | None, ...], settings: tuple[Any, ...]) -> Response:
     """The operator's response to the tensors and the settings of a `Call`."""
+    arguments: tuple[Any, ...] = (*tensors, *settings)
     if compiling := torch.compiler.is_compiling():
-        y, sums, token, _, _, _, m, moments = decouple(*tensors, *settings)
+        y, sums, token, _, _, _, m, moments = decouple(*arguments)
     else:
         y, sums, token, m, moments = in_eager_mode(settings, tensors)
-    call = Call(*tensors, *settings)
+    call = Call(*arguments)
     return Response(
         y, sums if call.wants_sums else None, token if call.wants_token else None,
         m if call.mean_norm is None else call.mean_norm, moments, None if compiling else (tensors, settings),
