@@ -14,6 +14,11 @@ from command_line import environment
 from dcnets import DecoupledConv2d
 from dcnets.decoupled import Decoupled
 from dcnets.experiments import gpu_table, results
+from dcnets.experiments.gpu_table import bandwidth, measuring, memory, ready, timing
+from dcnets.experiments.gpu_table.b_cos import BCosConv2d, with_b_cos
+from dcnets.experiments.gpu_table.jobs import Job
+from dcnets.experiments.gpu_table.rows import PLAIN, ROWS, TANH
+from dcnets.experiments.gpu_table.shown import met
 from dcnets.freezing import Frozen
 from dcnets.fusing import FusedBlock
 from dcnets.models import create
@@ -27,9 +32,9 @@ def compiled(monkeypatch):
     """What is compiled, which stays as it is; few steps."""
     seen = []
     monkeypatch.setattr(torch, "compile", lambda score, **how: seen.append((score.__self__, how)) or score)
-    monkeypatch.setattr(gpu_table, "ROUNDS", 2)
-    monkeypatch.setattr(gpu_table, "STEPS", 1)
-    monkeypatch.setattr(gpu_table, "WARM_UP", 1)
+    monkeypatch.setattr(timing, "ROUNDS", 2)
+    monkeypatch.setattr(timing, "STEPS", 1)
+    monkeypatch.setattr(ready, "WARM_UP", 1)
     return seen
 
 
@@ -41,7 +46,7 @@ def tiny(row):
 @pytest.fixture
 def small(monkeypatch):
     """The rows on tiny networks."""
-    monkeypatch.setattr(gpu_table, "ROWS", tuple(map(tiny, gpu_table.ROWS)))
+    monkeypatch.setattr(measuring, "ROWS", tuple(map(tiny, ROWS)))
 
 
 def kinds(job):
@@ -52,7 +57,7 @@ def kinds(job):
 
 
 def test_every_row_is_measured_and_has_its_line(small, compiled, tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu_table, "peak_mib", lambda job: 12.5 if job.backend == "fused" else 10.0)
+    monkeypatch.setattr(memory, "peak_mib", lambda job: 12.5 if job.backend == "fused" else 10.0)
     names = [name for name in gpu_table.names() if name != "bandwidth"]
     file = tmp_path / "results" / "bench-gpu.jsonl"
     found = {}
@@ -80,15 +85,15 @@ def test_every_row_is_measured_and_has_its_line(small, compiled, tmp_path, monke
 def test_neighbours_share_the_plain_network_and_a_decoupled_one(small, monkeypatch):
     built = []
 
-    class Told(gpu_table.Job):
+    class Told(Job):
         def __init__(self, case, contender, device):
             built.append((case.how, contender.operator))
             super().__init__(case, contender, device)
 
-    monkeypatch.setattr(gpu_table, "Job", Told)
-    monkeypatch.setattr(gpu_table, "peak_mib", lambda job: 1.0)
-    rows = [row for row in gpu_table.ROWS if row.name in ("resnet32", "memory", "angle", "eager")]
-    assert [row["row"] for row in gpu_table.measure(rows, CPU)] == ["resnet32", "memory", "angle", "eager"]
+    monkeypatch.setattr(measuring, "Job", Told)
+    monkeypatch.setattr(memory, "peak_mib", lambda job: 1.0)
+    rows = [row for row in measuring.ROWS if row.name in ("resnet32", "memory", "angle", "eager")]
+    assert [row["row"] for row in measuring.measure(rows, CPU)] == ["resnet32", "memory", "angle", "eager"]
     first = [("compiled", None), ("compiled", "tanh-cosine"), ("compiled", "tanh-linear")]
     assert built == [*first, ("eager", None), ("eager", "tanh-cosine")]
 
@@ -102,15 +107,15 @@ def test_names_of_rows():
 @pytest.mark.parametrize(("ratio", "word"), [(1.08, "stretch"), (1.2, "yes"), (1.21, "no")])
 def test_which_bar_is_met(ratio, word):
     row = {"ratio": ratio, "bar": 1.2, "stretch": 1.08}
-    assert gpu_table.met(row) == word
-    assert gpu_table.met({**row, "bar": None}) == "–"
+    assert met(row) == word
+    assert met({**row, "bar": None}) == "–"
 
 
 # -- measurement -------------------------------------------------------------------------------------------------------
 
 
 def test_the_jobs_take_turns_and_the_control_compares_the_halves(monkeypatch):
-    monkeypatch.setattr(gpu_table, "ROUNDS", 4)
+    monkeypatch.setattr(timing, "ROUNDS", 4)
     times = {"plain": iter([[1.0, 1.0], [3.0, 3.0], [6.0, 6.0], [8.0, 8.0]]), "own": iter([[9.0, 9.0]] * 4)}
     order = []
 
@@ -118,16 +123,16 @@ def test_the_jobs_take_turns_and_the_control_compares_the_halves(monkeypatch):
         order.append(job)
         return next(times[job])
 
-    monkeypatch.setattr(gpu_table, "milliseconds", milliseconds)
-    found = gpu_table.in_turns("plain", "own", CPU)
+    monkeypatch.setattr(timing, "milliseconds", milliseconds)
+    found = timing.in_turns("plain", "own", CPU)
     assert order == ["plain", "own"] * 4
     assert found == {"baseline": 4.5, "measured": 9.0, "ratio": 2.0, "control": 7.0 / 2.0}
 
 
 def test_a_time_for_every_step_but_the_first(monkeypatch):
-    monkeypatch.setattr(gpu_table, "STEPS", 3)
+    monkeypatch.setattr(timing, "STEPS", 3)
     calls = []
-    assert all(found >= 0 for found in gpu_table.milliseconds(lambda: calls.append(1), CPU))
+    assert all(found >= 0 for found in timing.milliseconds(lambda: calls.append(1), CPU))
     assert len(calls) == 4
 
 
@@ -144,16 +149,16 @@ def test_a_gpu_is_timed_by_its_own_events(monkeypatch):
         def elapsed_time(self, end):
             return end.at - self.at
 
-    monkeypatch.setattr(gpu_table, "STEPS", 3)
+    monkeypatch.setattr(timing, "STEPS", 3)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     took = iter([100, 1, 2, 3])
     step = lambda: clock.__setitem__(0, clock[0] + next(took))
-    assert gpu_table.milliseconds(step, torch.device("cuda")) == [1, 2, 3]
+    assert timing.milliseconds(step, torch.device("cuda")) == [1, 2, 3]
 
 
 def test_the_peak_of_a_step_is_without_what_belongs_to_others(monkeypatch):
-    job = gpu_table.Job(tiny(gpu_table.ROWS[0]).case, gpu_table.PLAIN, CPU)
+    job = Job(tiny(ROWS[0]).case, PLAIN, CPU)
     state = sum(tensor.nbytes for tensor in job.model.state_dict().values())
     moments = sum(value.nbytes for values in job.optimiser.state.values() for value in values.values())
     assert job.held_bytes() == state + moments + job.x.nbytes + job.y.nbytes
@@ -162,14 +167,14 @@ def test_the_peak_of_a_step_is_without_what_belongs_to_others(monkeypatch):
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: others + job.held_bytes())
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: others + job.held_bytes() + more)
-    assert gpu_table.peak_mib(job) == 3 + job.held_bytes() / 2**20
+    assert memory.peak_mib(job) == 3 + job.held_bytes() / 2**20
 
 
 # -- networks ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_step_changes_the_weights_and_leaves_no_gradient():
-    job = gpu_table.Job(tiny(gpu_table.ROWS[0]).case, gpu_table.TANH, CPU)
+    job = Job(tiny(ROWS[0]).case, TANH, CPU)
     before = [parameter.clone() for parameter in job.model.parameters()]
     job()
     assert not any(torch.equal(old, new) for old, new in zip(before, job.model.parameters(), strict=True))
@@ -178,15 +183,15 @@ def test_a_step_changes_the_weights_and_leaves_no_gradient():
 
 
 def test_networks_are_as_the_row_says():
-    rows = {row.name: tiny(row) for row in gpu_table.ROWS}
-    frozen = gpu_table.Job(rows["inference"].case, gpu_table.TANH, CPU)
+    rows = {row.name: tiny(row) for row in ROWS}
+    frozen = Job(rows["inference"].case, TANH, CPU)
     assert {Frozen, FusedBlock} <= kinds(frozen)
     assert frozen.optimiser is None
     assert not frozen.model.training
-    plain = gpu_table.Job(rows["inference"].case, gpu_table.PLAIN, CPU)
+    plain = Job(rows["inference"].case, PLAIN, CPU)
     assert not plain.model.training
     assert not any(isinstance(module, Decoupled) for module in plain.model.modules())
-    reference = gpu_table.Job(rows["reference"].case, rows["reference"].contender, CPU)
+    reference = Job(rows["reference"].case, rows["reference"].contender, CPU)
     assert DecoupledConv2d in kinds(reference)
     assert FusedBlock not in kinds(reference)
 
@@ -194,15 +199,15 @@ def test_networks_are_as_the_row_says():
 def test_b_cos_is_linear_conv_with_the_square_cosine():
     x = torch.randn(2, 3, 9, 8)
     ours = DecoupledConv2d(3, 4, 3, 2, 1, magnitude="linear", angular="square_cosine", eps=1e-6)
-    theirs = gpu_table.BCosConv2d(3, 4, 3, 2, 1, bias=False)
+    theirs = BCosConv2d(3, 4, 3, 2, 1, bias=False)
     theirs.weight = ours.weight
     assert torch.allclose(theirs(x), ours(x), atol=1e-5)
 
 
 def test_b_cos_takes_the_places_that_decoupled_layers_have():
-    network = gpu_table.with_b_cos(create("resnet32", width=2))
+    network = with_b_cos(create("resnet32", width=2))
     twin = create("resnet32", width=2, operator="tanh-cosine")
-    theirs = [name for name, module in network.named_modules() if isinstance(module, gpu_table.BCosConv2d)]
+    theirs = [name for name, module in network.named_modules() if isinstance(module, BCosConv2d)]
     assert theirs == [name for name, module in twin.named_modules() if isinstance(module, Decoupled)]
 
 
@@ -214,9 +219,9 @@ def test_the_bandwidth_of_every_pass_is_compared_with_that_of_a_copy(tmp_path, m
     pytest.importorskip("triton")
     shape = (2, 16, 2, 2)
     size = 4 * math.prod(shape)
-    monkeypatch.setattr(gpu_table, "UNCACHED", 2 * size)
-    monkeypatch.setattr(gpu_table, "SHAPES", (shape,))
-    monkeypatch.setattr(gpu_table, "in_turns", lambda *jobs: {"baseline": 2.0, "measured": 4.0, "control": 1.25})
+    monkeypatch.setattr(bandwidth, "UNCACHED", 2 * size)
+    monkeypatch.setattr(measuring, "SHAPES", (shape,))
+    monkeypatch.setattr(bandwidth, "in_turns", lambda *jobs: {"baseline": 2.0, "measured": 4.0, "control": 1.25})
     found = list(gpu_table.table(["bandwidth"], tmp_path / "lines.jsonl", CPU))
     assert [row["tensors"] for row in found] == [1, 2, 3, 2, 4, 3]
     for row in found:
