@@ -21,7 +21,7 @@ from dcnets.experiments.data import DataError
 from dcnets.experiments.recipes import recipes
 from dcnets.experiments.signals import StoppedError
 
-COMMANDS = ["train", "evaluate", "attack", "reproduce", "convert", "bench", "models", "recipes", "data"]
+COMMANDS = ["train", "evaluate", "attack", "reproduce", "report", "figure", "convert", "bench", "models", "recipes", "data"]
 TOLD = (
     "import sys\nfrom dcnets.cli import main\ntry:\n    main()\nfinally:\n    print('torch' in sys.modules, file=sys.stderr)"
 )
@@ -206,5 +206,6 @@ def test_a_shell_completes_recipes_and_words():
         )
         return [word.partition(",")[2] for word in done.stdout.split()]
 
-    assert completions("dcnets train mnist-subset-features2d-t") == ["mnist-subset-features2d-tanh-cosine"]
+    tanh = "mnist-subset-features2d-tanh-cosine"
+    assert completions("dcnets train mnist-subset-features2d-t") == [tanh, f"{tanh}-fgsm"]
     assert completions("dcnets train x --penalty ") == ["orthonormal", "orthogonal", "none"]

@@ -1,5 +1,6 @@
 """`dcnets reproduce`: what a person names, what is said beforehand, what is done, and how it ends."""
 
+import dataclasses
 import fcntl
 import json
 import re
@@ -11,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from command_line import call, environment, ok, refused
+from studied import QUICK as LEARNED
 
 from dcnets.cli import reproduced, reproducing, tables
-from dcnets.experiments import checkpoint, paper, results
+from dcnets.experiments import checkpoint, paper, recipes, results
 from dcnets.experiments.paper import TABLES, Cell, Table
-from dcnets.experiments.reproduce import warmup
+from dcnets.experiments.reproduce import plan, warmup
 from dcnets.experiments.reproduce.local import LOG
 from dcnets.experiments.reproduce.perform import Order
 
@@ -57,13 +59,16 @@ def test_tables_and_cells_by_name_or_pattern():
     assert len(names("segconv/*", "tanhconv/cosine*")) == 6
     assert names("cifar100-cnn9-log-cosine") == ["logconv/cosine_without_relu", "logconv/cosine_with_relu"]
     assert names("*-log-cosine") == ["logconv/cosine_with_relu"]
+    beside = tables.chosen(["pgd", "variants"], ["*_bim/tanhconv"])
+    assert len(beside) == 7
+    assert {cell.published for cell in beside} == {None}
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         ([], "error: missing TABLE..., such as table3; all is every table; see dcnets reproduce --help"),
-        (["tabel3"], "error: unknown table 'tabel3'; did you mean 'table3'? choose one of all, table1, table2"),
+        (["tabel3"], "error: unknown table 'tabel3'; did you mean 'table3'? choose one of all, pgd, table1"),
         (["9"], "error: unknown table 'table9'; did you mean 'table"),
         (
             ["table2", "--cells", "segconf/cosine"],
@@ -153,6 +158,33 @@ def test_cells_are_run_and_found_again(tiny):
         "recipe": f"{PLAIN}-scale_0.002", "seed": 0, "there": True, "value": plain["top1_error"],
     }  # fmt: skip
     assert found["cells"][0]["runs"][1]["value"] is None
+
+
+def test_accuracies_under_attack_are_measured_and_shown(tiny, monkeypatch):
+    cells = (Cell(7, "Natural, FGSM", "TanhConv", 52.6, TANH, attack="fgsm"),
+             Cell(7, "Natural, BIM", "TanhConv", 10.18, TANH, attack="bim", substitute=PLAIN))  # fmt: skip
+    table = Table(7, "", "accuracy", ("Natural, FGSM", "Natural, BIM"), ("TanhConv",), cells)
+    monkeypatch.setattr(paper, "TABLES", {"table7": table})
+    short = {name: dataclasses.replace(recipes.get(name), **LEARNED) for name in (PLAIN, TANH)}
+    monkeypatch.setattr(recipes, "get", short.__getitem__)
+    monkeypatch.setattr(
+        "dcnets.experiments.reproduce.plan.make.__kwdefaults__", plan.make.__kwdefaults__ | {"get": short.get}
+    )
+    command = ("reproduce", "table7", "--threads", "1", "--device", "cpu", "--images", "40")
+    result = call(*command)
+    assert result.exit_code == 0, result.stderr
+    assert "attacks: 1 measurements to do, in about" in result.stderr
+    (line,) = results.read(Path("results/attacks.jsonl"))
+    fgsm, bim = (100 * each["accuracy"] for each in line["attacks"])
+    assert re.search(rf"natural_fgsm/tanhconv +52.60 +{fgsm:.2f} +1\n", result.stdout)
+    assert re.search(rf"natural_bim/tanhconv +10.18 +{bim:.2f} +1\n", result.stdout)
+    again = call(*command)
+    assert (again.exit_code, again.stderr) == (0, "")
+    assert len(results.read(Path("results/attacks.jsonl"))) == 1
+    found = json.loads(ok(*command, "--json"))
+    assert [cell["runs"][0]["value"] for cell in found["cells"]] == [pytest.approx(fgsm), pytest.approx(bim)]
+    whole = json.loads(ok("reproduce", "table7", "--device", "cpu", "--dry-run", "--json"))
+    assert [cell["runs"][0]["value"] for cell in whole["cells"]] == [None, None]  # measured on fewer images
 
 
 def test_images_that_are_not_there_are_told_and_the_rest_go_on(tiny, monkeypatch, tmp_path):

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dcnets.experiments.paper import FIGURES, TABLES
+from dcnets.experiments.paper import EXTRA, FIGURES, TABLES
 from dcnets.experiments.recipes import recipes
 
 CELLS = [cell for table in TABLES.values() for cell in table.cells]
@@ -114,7 +114,8 @@ def test_what_the_text_says_of_the_tables():
 
 
 def test_every_recipe_is_there_and_what_has_none_cannot_be_run():
-    named = [name for cell in CELLS for name in (cell.recipe, cell.start, cell.substitute) if name]
+    beside = [cell for cells in EXTRA.values() for cell in cells]
+    named = [name for cell in [*CELLS, *beside] for name in (cell.recipe, cell.start, cell.substitute, cell.beside) if name]
     named += [name for figure in FIGURES.values() for name in figure.recipes]
     assert [name for name in named if name not in recipes()] == []
     nothing = {(cell.table, cell.row) for cell in CELLS if cell.recipe is None and cell.published is not None}
@@ -186,7 +187,22 @@ def test_tables_7_and_8_are_natural_and_fgsm_trained_networks_under_attack():
             assert recipe.adversary == (None if at < 12 else "fgsm")
             black = number == 8 and cell.attack != "none"
             assert cell.substitute == ("cifar10-cnn9_attack" if black else None)
+            assert cell.beside == ("cifar10-cnn9_attack-fgsm" if black and recipe.adversary else None)
     assert [cell.recipe for cell, _ in of(7)] == [cell.recipe for cell, _ in of(8)]
+
+
+def test_what_stands_beside_tables_7_and_8_is_trained_as_its_row_says():
+    assert {name: len(cells) for name, cells in EXTRA.items()} == {"pgd": 12, "variants": 60}
+    for cell in (cell for cells in EXTRA.values() for cell in cells):
+        recipe, row = recipes()[cell.recipe], cell.row
+        assert (recipe.network, recipe.data, cell.published) == ("cnn9_attack", "cifar10", None)
+        adversary = {"PGD-trained": "pgd", "FGSM-trained": "fgsm", "Natural": None}[re.match(r"[\w-]+", row)[0]]
+        assert recipe.adversary == adversary
+        assert recipe.batch_norm == ("without batch norm" not in row)
+        assert bool(recipe.pad or recipe.flip) == ("without augmentation" not in row)
+        assert ("radius=absolute" in (recipe.operator or "")) == ("absolute radius" in row)
+        assert (recipe.operator or "Baseline").startswith(MAGNITUDES.get(cell.column, "Baseline"))
+        assert cell.attack == {"no attack": "none", "FGSM": "fgsm", "BIM": "bim"}[row.rpartition(", ")[2]]
 
 
 def test_the_figures():
@@ -194,7 +210,10 @@ def test_the_figures():
     assert all(figure.number == number and figure.shows for number, figure in FIGURES.items())
     assert {recipes()[name].network for name in FIGURES[4].recipes} == {"resnet32"}
     assert len(FIGURES[4].recipes) == 8
-    assert {recipes()[name].network for number in (1, 6) for name in FIGURES[number].recipes} == {"features2d"}
+    assert {recipes()[name].network for number in (1, 6, 7) for name in FIGURES[number].recipes} == {"features2d"}
+    natural, adversarial = ([recipes()[name] for name in FIGURES[number].recipes] for number in (6, 7))
+    assert [recipe.operator for recipe in natural] == [recipe.operator for recipe in adversarial]
+    assert ({recipe.adversary for recipe in natural}, {recipe.adversary for recipe in adversarial}) == ({None}, {"fgsm"})
 
 
 def test_names_to_type():

@@ -37,7 +37,11 @@ def test_every_pair_of_the_tables_has_a_recipe():
     for operator in ("", "-sphere-cosine", "-ball-cosine", "-tanh-cosine"):
         assert ALL[f"cifar10-cnn9_attack{operator}"].filters == "standard"  # Tables 7 and 8
         assert f"mnist-features2d{operator}" in ALL
-        assert f"mnist-subset-features2d{operator}" in ALL  # Figs. 1, 6, 7
+        assert f"mnist-subset-features2d{operator}" in ALL  # Figs. 1, 6
+        for data in ("mnist", "mnist-subset"):
+            natural, adversarial = (ALL[f"{data}-features2d{operator}{way}"] for way in ("", "-fgsm"))  # Fig. 7
+            changes = {"adversary": "fgsm", "adversary_eps": 0.3, "clean_share": 0.5}
+            assert adversarial == dataclasses.replace(natural, name=adversarial.name, **changes)
 
 
 def test_the_attacked_networks_are_trained_in_every_way():

@@ -12,15 +12,21 @@ import threading
 import time
 
 import pytest
+import torch
 from command_line import environment
 
 import dcnets
-from dcnets.experiments import checkpoint, jsonlines, recipes, results
+from dcnets.experiments import checkpoint, data, jsonlines, recipes, results
 from dcnets.experiments.paper import TABLES, Cell
+from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
 from dcnets.experiments.reproduce import attacked, carry_out, lines, perform, place, plan, warmup
 from dcnets.experiments.reproduce.local import LOG, PRELOADED, Local
 from dcnets.experiments.reproduce.overall import Overall, progress_of
 from dcnets.experiments.reproduce.perform import Ended, Order
+from dcnets.experiments.robustness.setting import MAIN
+from dcnets.experiments.robustness.study import lines as study
+from dcnets.experiments.robustness.study import work
+from dcnets.experiments.robustness.study.arena import Arena
 from dcnets.experiments.settings import Settings
 from dcnets.experiments.signals import StoppedError
 
@@ -34,7 +40,7 @@ KNOWN = {
         "broken": {"batch": 6001},
     }.items()
 }  # fmt: skip
-TIMES = ("date", "seconds", "preparation")
+TIMES = ("date", "seconds", "preparation", "commit")
 
 
 def cell(recipe, number=1, **more):
@@ -150,8 +156,8 @@ def test_networks_under_attack_are_kept_and_black_boxes_need_another(tmp_path):
         TABLES["table8"].cells, [], seeds=1, folder=tmp_path, arithmetic=lambda _: "float32", scale=0.5
     )  # fmt: skip
     names = [(job.recipe.name.removesuffix("-scale_0.5"), job.recipe.seed) for job in found.jobs]
-    assert ("cifar10-cnn9_attack", plan.SUBSTITUTE_SEED) in names
-    assert len(names) == 9
+    assert {name for name, seed in names if seed == SUBSTITUTE_SEED} == {"cifar10-cnn9_attack", "cifar10-cnn9_attack-fgsm"}
+    assert len(names) == 10
     assert all(job.kept for job in found.jobs)
     assert list(attacked.targets(found)) == []
     lines = [line_of(job.recipe) for job in found.jobs]
@@ -161,8 +167,51 @@ def test_networks_under_attack_are_kept_and_black_boxes_need_another(tmp_path):
     assert found.missing == []
     targets = list(attacked.targets(found))
     assert len(targets) == 16
-    assert {target.maker.name for target in targets} == {"cifar10-cnn9_attack-scale_0.5-seed1000"}
-    assert targets[-1].network.name == "cifar10-cnn9_attack-tanh-cosine-fgsm-scale_0.5-seed0"
+    assert {target.maker.folder.name for target in targets} == {"cifar10-cnn9_attack-scale_0.5-seed1000"}
+    assert [bool(target.beside) for target in targets] == [False] * 8 + [True] * 8
+    assert targets[-1].beside.folder.name == "cifar10-cnn9_attack-fgsm-scale_0.5-seed1000"
+    assert targets[-1].job.folder.name == "cifar10-cnn9_attack-tanh-cosine-fgsm-scale_0.5-seed0"
+    lost = [
+        line | {"top1_error": "N/C"} if line["recipe"]["name"].startswith("cifar10-cnn9_attack-ball") else line
+        for line in lines
+    ]
+    found = plan.make(TABLES["table8"].cells, lost, seeds=1, folder=tmp_path, arithmetic=lambda _: "float32", scale=0.5)
+    assert len(list(attacked.targets(found))) == 12  # what did not converge is not attacked
+
+
+def under(name, attack, substitute=None, number=7):
+    return Cell(number, f"{attack}, {name}", "digits", 50.0, name, attack=attack, substitute=substitute)
+
+
+def test_cells_under_attack_are_measured_once(tmp_path):
+    cells = [under("plain", "none"), under("tanh", "fgsm"), under("tanh", "bim", "plain", 8)]
+    wanted = planned(cells, tmp_path, scale=0.5)
+    assert [job.recipe.seed for job in wanted.jobs] == [0, 0, SUBSTITUTE_SEED]
+    go(wanted, tmp_path)
+    found = planned(cells, tmp_path, results.read(tmp_path / "runs.jsonl"), scale=0.5)
+    targets = list(attacked.targets(found))
+    assert [target.cell for target in targets] == cells[1:]
+    (task,), told = attacked.tasks(targets, 50)
+    assert told == []
+    assert [(exam.trial, exam.maker and exam.maker.recipe.seed) for exam in task.exams] == [
+        (MAIN.fgsm, None), (MAIN.bim, SUBSTITUTE_SEED),
+    ]  # fmt: skip
+    file = attacked.beside_file(tmp_path / "runs.jsonl")
+    assert file == tmp_path / "attacks.jsonl"
+    arena = Arena(data.load("mnist-subset"), torch.device("cpu"), batch=50)
+    assert work.carry_out([task], arena, file, str) == {}
+    written = study.read(file)[0]
+    assert written[0]["images"] == 50
+    shares = [each["accuracy"] for each in written[0]["attacks"]]
+    came = [attacked.accuracy(target, target.maker, written, 50) for target in targets]
+    assert came == [round(100 * share, 3) for share in shares]
+    assert work.missing([task], written) == []
+    assert attacked.accuracy(targets[0], targets[0].maker, written, None) is None  # those are of fewer images
+    assert attacked.accuracy(targets[0], targets[1].maker, written, 50) is None  # nor made on that network
+    older = [written[0] | {"dcnets": "0.0.1"}]
+    assert attacked.accuracy(targets[0], targets[0].maker, older, 50) is None
+    rounds = [written[0] | {"recipe": written[0]["recipe"] | {"rate": 0.5}}]
+    assert attacked.accuracy(targets[0], targets[0].maker, rounds, 50) is None
 
 
 def test_the_value_of_a_cell():

@@ -1,4 +1,7 @@
-"""The command line: `dcnets train | evaluate | attack | reproduce | convert | bench | models | recipes | data`."""
+"""The command line.
+
+`dcnets train | evaluate | attack | reproduce | study | report | figure | convert | bench | models | recipes | data`
+"""
 
 from __future__ import annotations
 

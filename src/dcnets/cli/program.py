@@ -11,9 +11,12 @@ from dcnets.cli.command import Program
 from dcnets.cli.convert import convert
 from dcnets.cli.data import data
 from dcnets.cli.evaluate import evaluate
+from dcnets.cli.figure import figure
 from dcnets.cli.models import models
 from dcnets.cli.recipes import recipes
+from dcnets.cli.report import report
 from dcnets.cli.reproduce import reproduce
+from dcnets.cli.study import study
 from dcnets.cli.train import train
 
 
@@ -39,5 +42,5 @@ def program(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for command in (train, evaluate, attack, reproduce, convert, bench, models, recipes, data):
+for command in (train, evaluate, attack, reproduce, study, report, figure, convert, bench, models, recipes, data):
     program.add_command(command)

@@ -17,6 +17,7 @@ from dcnets.cli.words import FILE, FOLDER, Word, count, one_of
 
 if TYPE_CHECKING:
     from dcnets.experiments.reproduce.carry_out import Engine
+    from dcnets.experiments.reproduce.plan import Plan
 
 RUNS = Path("runs")
 
@@ -24,6 +25,7 @@ EXAMPLES = (
     "dcnets reproduce table3 --dry-run",
     "dcnets reproduce table3 --cells 'segconv/*' --seeds 3 --data ~/data",
     "dcnets reproduce table2 table4 --scale 0.25",
+    "dcnets reproduce table7 table8 --seeds 3",
     "dcnets reproduce all --engine ray --jobs 2",
 )
 
@@ -54,6 +56,8 @@ def read_scale(text: str) -> float:
 @click.option("--folder", type=FOLDER, default=RUNS, metavar="DIR", show_default=True, help="Where the runs are kept.")
 @click.option("--results", "results_file", type=FILE, default=RESULTS, metavar="FILE", show_default=True,
               help="File whose runs are not done again, and to which new ones are appended.")  # fmt: skip
+@click.option("--images", type=count("--images"), metavar="N",
+              help="Test images under attack in Tables 7 and 8: the first; by default all.")  # fmt: skip
 @device_option
 @compile_options
 @click.option("--threads", type=count("--threads"), metavar="N", help="Threads of a run on the CPU.")
@@ -64,10 +68,14 @@ def read_scale(text: str) -> float:
 @click.option("--quiet", is_flag=True, help="No bar.")
 def reproduce(
     tables: tuple[str, ...], patterns: tuple[str, ...], seeds: int, scale: float, jobs: int, engine_name: str,
-    data_folder: Path | None, folder: Path, results_file: Path, device: str, compiled: bool | None, captured: bool | None,
+    data_folder: Path | None, folder: Path, results_file: Path, images: int | None, device: str, compiled: bool | None,
+    captured: bool | None,
     threads: int | None, save_seconds: float, dry_run: bool, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Run the cells of TABLE, which is table1 … table8 or all, that have no line in the results yet.
+
+    Besides, pgd and variants are networks that are not in the paper, trained otherwise than those of Tables 7 and 8.
+    What is an accuracy under attack is measured afterwards.
 
     First it says what is there, what is missing and how long that will take. A command that was stopped or killed goes on
     where it was, also within a run: give it again. A run that diverges is recorded as N/C, one that fails is told, and the
@@ -78,6 +86,7 @@ def reproduce(
         raise Misuse("none of these cells can be run: the paper has a dash there, or took the number from elsewhere")
     from dcnets.cli import reproduced, reproducing
     from dcnets.experiments.reproduce import plan as plans
+    from dcnets.experiments.reproduce.attacked import beside_file
     from dcnets.experiments.reproduce.carry_out import carry_out
     from dcnets.experiments.reproduce.lines import runs_in
     from dcnets.experiments.reproduce.perform import Order
@@ -98,6 +107,9 @@ def reproduce(
                 click.echo(told, err=True)
             return plans.make(cells, lines, seeds=seeds, folder=folder, arithmetic=where.arithmetic, scale=scale)
 
+        def measured(plan: plans.Plan) -> reproduced.Measured:
+            return reproduced.under_attack(plan, beside_file(results_file), images)
+
         plan = planned()
         missing = plan.missing
         if not as_json:
@@ -109,7 +121,7 @@ def reproduce(
         speak(outlook.told)
         if dry_run:
             if as_json:
-                click.echo(json.dumps(reproduced.described(plan, outlook)))
+                click.echo(json.dumps(reproduced.described(plan, outlook, measured(plan))))
             return
         absent = reproducing.supplied(missing, data_folder, quiet=as_json or quiet)
         outcome = carry_out(
@@ -120,16 +132,40 @@ def reproduce(
         engine.close()
     failed = {**absent, **outcome.failed}
     plan = planned()
+    weak = attack(plan, beside_file(results_file), data_folder, where.device, images, quiet=quiet or as_json)
     if as_json:
-        click.echo(json.dumps(reproduced.described(plan, outlook, failed)))
+        click.echo(json.dumps(reproduced.described(plan, outlook, measured(plan), failed)))
     else:
-        reproduced.numbers(plan)
-        reproduced.attack(plan)
+        reproduced.numbers(plan, measured(plan))
+    if weak:
+        raise Failure(f"{len(weak)} attacks failed: {'; '.join(dict.fromkeys(weak.values()))}; the same command tries again")
     if failed:
         raise Failure(
             f"{len(failed)} of {len(missing)} runs failed: {reproduced.reasons(failed)}; the same command tries again"
         )
     speak(f"the runs are in {folder}, their lines in {results_file}")
+
+
+def attack(
+    plan: Plan, file: Path, data_folder: Path | None, device: str, images: int | None, *, quiet: bool
+) -> dict[str, str]:
+    """Measure the accuracies under attack that have no line yet; what is told of those that fail."""
+    from dcnets.experiments.reproduce import attacked
+
+    found = list(attacked.targets(plan))
+    if not found:
+        return {}
+    import torch
+
+    from dcnets.cli import studying
+
+    if device == "cuda" and not torch.cuda.is_available():
+        err(f"{len(found)} accuracies under attack are not measured: this machine has no GPU; dcnets study does it on one")
+        return {}
+    tasks, told = attacked.tasks(found, images)
+    for each in told:
+        err(each)
+    return studying.carry_out(tasks, file, data_folder, torch.device(device), title="attacks", quiet=quiet)
 
 
 def started(name: str, lanes: int) -> Engine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,6 +16,10 @@ from dcnets.experiments.paper import Cell, Published
 from dcnets.experiments.reproduce import attacked
 from dcnets.experiments.reproduce.lines import Line, value
 from dcnets.experiments.reproduce.plan import Job, Plan
+from dcnets.experiments.robustness.study import lines as study
+
+Measured = Mapping[tuple[Cell, Job], float]
+"""The accuracy in percent under a cell's attack, of one run."""
 
 
 def teller(plan: Plan) -> Callable[[Job, Line], str]:
@@ -33,21 +38,30 @@ def under(cell: Cell) -> bool:
     return cell.attack in ("fgsm", "bim")
 
 
-def numbers(plan: Plan) -> None:
+def numbers(plan: Plan, measured: Measured) -> None:
     """Each cell beside the paper's."""
     columns = ("table", "cell", "paper", "here", "runs")
     rows = []
     for cell, jobs in plan.cells.items():
-        came = values(cell, jobs, plan)
+        came = values(cell, jobs, plan, measured)
         rows.append((str(cell.table), cell.name, printed(cell.published), summary(came), str(len(came))))
     show(columns, rows, ("paper", "here", "runs"), cut=True)
     click.echo("in percent: top-1 error, of Table 6 top-5 error, of Tables 7 and 8 accuracy")
 
 
-def values(cell: Cell, jobs: Iterable[Job], plan: Plan) -> list[Published]:
+def values(cell: Cell, jobs: Iterable[Job], plan: Plan, measured: Measured) -> list[Published]:
     """A cell's numbers, those of the runs that are there."""
-    found = [value(cell, plan.there[job]) for job in jobs if job in plan.there]
+    found = [number(cell, job, plan, measured) for job in jobs if job in plan.there]
     return [each for each in found if each is not None]
+
+
+def number(cell: Cell, job: Job, plan: Plan, measured: Measured) -> Published:
+    """A cell's number from one run: that of its line, or what was measured under attack; None where there is none yet."""
+    if job not in plan.there:
+        return None
+    if under(cell) and plan.there[job]["top1_error"] != "N/C":
+        return measured.get((cell, job))
+    return "N/C" if under(cell) else value(cell, plan.there[job])
 
 
 def summary(came: Sequence[Published]) -> str:
@@ -60,16 +74,13 @@ def summary(came: Sequence[Published]) -> str:
     return f"{statistics.fmean(held):.2f}{spread}{lost}"
 
 
-def attack(plan: Plan) -> None:
-    """Attack the networks whose accuracy under attack is a cell, as far as that is built."""
-    left = []
-    for target in attacked.targets(plan):
-        told = attacked.examine(target)
-        left += [target] if told is None else []
-        if told is not None:
-            click.echo(told)
-    if left:
-        click.echo(f"{len(left)} accuracies under attack are not measured here; their networks are trained and kept")
+def under_attack(plan: Plan, file: Path, images: int | None) -> Measured:
+    """The accuracies under attack that are in a file, of each cell and run."""
+    lines, torn = study.read(file)
+    for told in torn:
+        click.echo(told, err=True)
+    found = {(each.cell, each.job): attacked.accuracy(each, each.maker, lines, images) for each in attacked.targets(plan)}
+    return {place: share for place, share in found.items() if share is not None}
 
 
 def reasons(failed: Mapping[Job, str]) -> str:
@@ -77,7 +88,7 @@ def reasons(failed: Mapping[Job, str]) -> str:
     return "; ".join(dict.fromkeys(failed.values()))
 
 
-def described(plan: Plan, outlook: Outlook, failed: Mapping[Job, str] | None = None) -> dict[str, Any]:
+def described(plan: Plan, outlook: Outlook, measured: Measured, failed: Mapping[Job, str] | None = None) -> dict[str, Any]:
     """The plan, and what came of it, as one JSON object."""
     missing = set(plan.missing)
     return {
@@ -87,7 +98,7 @@ def described(plan: Plan, outlook: Outlook, failed: Mapping[Job, str] | None = N
             {"table": cell.table, "metric": paper.TABLES[f"table{cell.table}"].metric, "cell": cell.name,
              "published": cell.published, "attack": cell.attack,
              "runs": [{"recipe": job.recipe.name, "seed": job.recipe.seed, "there": job not in missing,
-                       "value": value(cell, plan.there[job]) if job in plan.there else None} for job in jobs]}
+                       "value": number(cell, job, plan, measured)} for job in jobs]}
             for cell, jobs in plan.cells.items()
         ],
         "not_the_same": [described_other(other) for other in plan.others],

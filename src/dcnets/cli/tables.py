@@ -16,7 +16,7 @@ ALL = "all"
 
 def table_names() -> list[str]:
     """What can be asked for."""
-    return [*paper.TABLES, ALL]
+    return [*paper.TABLES, *paper.EXTRA, ALL]
 
 
 def read_table(text: str) -> str:
@@ -25,7 +25,7 @@ def read_table(text: str) -> str:
 
 
 class TableName(Word):
-    """The name of a table, or `all`."""
+    """The name of a table, of networks beside Tables 7 and 8, or `all`, which is every table."""
 
     such_as = ", such as table3; all is every table"
 
@@ -36,7 +36,7 @@ class TableName(Word):
 def chosen(tables: Iterable[str], patterns: Sequence[str]) -> list[Cell]:
     """The cells of the tables that some pattern fits, all of them without patterns; each pattern has to fit one."""
     names = list(dict.fromkeys(name for table in tables for name in (paper.TABLES if table == ALL else (table,))))
-    cells = [cell for name in names for cell in paper.TABLES[name].cells]
+    cells = [cell for name in names for cell in (paper.EXTRA.get(name) or paper.TABLES[name].cells)]
     for pattern in patterns:
         if not any(fits(cell, pattern) for cell in cells):
             raise Misuse(f"no cell {pattern!r} in {', '.join(names)}; {near_miss(pattern, {cell.name for cell in cells})}")

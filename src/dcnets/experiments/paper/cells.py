@@ -19,7 +19,8 @@ class Cell:
 
     `recipe` is None where there is nothing to run: a dash, or a number that the paper took from elsewhere. `start` is the
     recipe whose network gives the first weights. `attack` is what the test images are put through, and `substitute` the
-    recipe of the network that they are made on; without one it is the network itself.
+    recipe of the network that they are made on; without one it is the network itself. `beside` is another substitute, whose
+    number is told beside the cell's.
     """
 
     table: int
@@ -30,6 +31,7 @@ class Cell:
     start: str | None = None
     attack: Literal["none", "fgsm", "bim"] | None = None
     substitute: str | None = None
+    beside: str | None = None
 
     @property
     def name(self) -> str:

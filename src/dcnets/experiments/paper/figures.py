@@ -22,7 +22,8 @@ FIGURES: dict[int, Figure] = {
         Figure(5, "in the appendix; none of our sources shows it or has its caption"),
         Figure(6, "two-dimensional features of MNIST digits after natural training",
                tuple(DIGITS + operator for operator in SHOWN)),
-        Figure(7, "two-dimensional features of MNIST digits after adversarial training"),  # no recipe trains them yet
+        Figure(7, "two-dimensional features of MNIST digits after adversarial training",
+               tuple(f"{DIGITS}{operator}-fgsm" for operator in SHOWN)),
         Figure(8, "in the appendix; none of our sources shows it or has its caption"),
     )
 }  # fmt: skip

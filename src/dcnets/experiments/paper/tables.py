@@ -97,6 +97,10 @@ ATTACKED = "cifar10-cnn9_attack"
 SUBSTITUTE = ATTACKED
 """The network that black-box images are made on: the main text names none. Ours is a naturally trained baseline of its own
 seed, so that no target, the baseline included, is attacked by its own gradients."""
+BESIDE = f"{ATTACKED}-fgsm"
+"""An attacker may guess how an FGSM-trained target was trained: those are also attacked from a baseline trained so."""
+SUBSTITUTE_SEED = 1000
+"""The seed of the networks that black-box images are made on: far from those of their targets."""
 
 
 def weighted(row: str, column: str) -> dict[str, str]:
@@ -143,7 +147,9 @@ def attacked(row: str, column: str) -> dict[str, str]:
 def transferred(row: str, column: str) -> dict[str, str]:
     """Table 8: the same networks, and images made on another one."""
     made = attacked(row, column)
-    return made if made["attack"] == "none" else made | {"substitute": SUBSTITUTE}
+    if made["attack"] == "none":
+        return made
+    return made | {"substitute": SUBSTITUTE} | ({"beside": BESIDE} if made["recipe"].endswith("-fgsm") else {})
 
 
 BY_RELU = ("Cosine without ReLU", "Sq. Cosine without ReLU", "Cosine with ReLU", "Sq. Cosine with ReLU")

@@ -12,11 +12,10 @@ from typing import Any
 from dcnets.experiments import checkpoint, recipes
 from dcnets.experiments.data.catalogue import CATALOGUE
 from dcnets.experiments.paper import Cell
+from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
 from dcnets.experiments.recipe import Recipe
 from dcnets.experiments.reproduce.lines import Line, origin, unlike
 
-SUBSTITUTE_SEED = 1000
-"""The seed of the network that black-box images are made on: far from those of its targets."""
 SCALE = re.compile(r"-scale_([0-9.e+-]+?)(?=-from_|$)")
 
 
@@ -94,8 +93,8 @@ def make(
             continue
         for seed in range(seeds):
             start = folder_of(add(cell.start, seed, kept=True), folder) if cell.start else None
-            if cell.substitute:
-                add(cell.substitute, SUBSTITUTE_SEED, kept=True)
+            for substitute in filter(None, (cell.substitute, cell.beside)):
+                add(substitute, SUBSTITUTE_SEED, kept=True)
             attacked = cell.attack in ("fgsm", "bim")
             runs.setdefault(cell, []).append(add(cell.recipe, seed, kept=attacked, start=start))
     every = tuple(jobs.values())

@@ -1,0 +1,1 @@
+"""The report: our runs beside the paper's tables, its claims judged, its figures drawn again."""

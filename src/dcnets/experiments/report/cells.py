@@ -1,0 +1,117 @@
+"""What is known of a cell: the runs that count, those that stand apart, and the numbers that come of them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dcnets.experiments.paper import TABLES, Cell, Published, Table
+from dcnets.experiments.reproduce.lines import Line
+
+VARIANT = Cell(
+    3, "Baseline, ReLU after the fully connected layer alone", "Cosine without ReLU", 58.24, "cifar100-cnn9-no_relu-fc_relu"
+)
+"""The paper does not tell whether its baseline without ReLU had one after the fully connected layer: both are shown."""
+VARIANTS: dict[str, tuple[Cell, ...]] = {"table3": (VARIANT,)}
+
+
+@dataclass(frozen=True)
+class Standard:
+    """What all runs in the tables share: the version of dcnets that made them, and their arithmetic."""
+
+    version: str
+    arithmetic: str
+
+    @classmethod
+    def of(cls, line: Line) -> Standard:
+        """That of a line."""
+        return cls(str(line.get("dcnets")), str(line.get("precision")))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A run that counts: its seed, the cell's number and the whole line."""
+
+    seed: int
+    value: float | str
+    line: Line
+
+
+@dataclass(frozen=True)
+class Aside:
+    """A run of a cell's recipe that does not count, and why; `scale` is that of a shortened one."""
+
+    value: float | str | None
+    why: str
+    line: Line
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """A cell beside our runs of it."""
+
+    cell: Cell
+    samples: tuple[Sample, ...] = ()
+    asides: tuple[Aside, ...] = ()
+
+    @property
+    def converged(self) -> list[float]:
+        """The numbers of the runs that did not diverge."""
+        return [each.value for each in self.samples if not isinstance(each.value, str)]
+
+    @property
+    def lost(self) -> int:
+        """How many diverged."""
+        return len(self.samples) - len(self.converged)
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over the seeds that converged."""
+        return statistics.fmean(self.converged) if self.converged else None
+
+    @property
+    def std(self) -> float | None:
+        """The standard deviation over seeds, n − 1 below; None of fewer than two."""
+        return statistics.stdev(self.converged) if len(self.converged) > 1 else None
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds that count."""
+        return tuple(each.seed for each in self.samples)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """All cells with our runs; the standard that they share; the lines that belong to no cell; what was torn."""
+
+    results: Mapping[Cell, Result]
+    standard: Standard | None = None
+    elsewhere: tuple[Line, ...] = ()
+    torn: tuple[str, ...] = ()
+
+    def at(self, table: int, row: str, column: str) -> Result:
+        """The result at a place."""
+        return self.results[TABLES[f"table{table}"].cell(row, column)]
+
+    def of(self, table: Table) -> list[Result]:
+        """The results of a table, row by row, without variants."""
+        return [self.results[cell] for cell in table.cells]
+
+    @property
+    def samples(self) -> list[Sample]:
+        """Every run that counts, once."""
+        found = {id(each.line): each for result in self.results.values() for each in result.samples}
+        return list(found.values())
+
+    @property
+    def asides(self) -> list[Aside]:
+        """Every run that stands apart, once."""
+        found = {id(each.line): each for result in self.results.values() for each in result.asides}
+        return list(found.values())
+
+
+def whole_or_nothing(published: Published) -> float | None:
+    """A published number, or None for N/C and a dash."""
+    return published if isinstance(published, float | int) else None

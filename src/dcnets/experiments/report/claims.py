@@ -1,0 +1,144 @@
+"""What a claim of the paper is, what can be said of one, and how comparisons of cells are counted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from dcnets.experiments.report.cells import Collected, Result, whole_or_nothing
+from dcnets.experiments.report.rule import ROUNDING, signed
+
+Status = Literal["holds", "partly", "does not hold", "not yet run"]
+STATUSES: tuple[Status, ...] = ("holds", "partly", "does not hold", "not yet run")
+Hits = Mapping[str, bool | None]
+"""Whether each part of a claim is so; None where a run is missing."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What our runs say of a claim, with the numbers."""
+
+    status: Status
+    told: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper in our words, where it stands, when we say that it holds, and the judge."""
+
+    key: str
+    where: str
+    says: str
+    bar: str
+    judge: Callable[[Collected], Verdict]
+
+
+def number(result: Result) -> float | None:
+    """A cell's mean; infinite where a run diverged, None where none was done."""
+    if not result.samples:
+        return None
+    return math.inf if result.lost or result.mean is None else result.mean
+
+
+def told(value: float | None) -> str:
+    """A number in a sentence."""
+    return "–" if value is None else "N/C" if math.isinf(value) else f"{value:.2f}"
+
+
+def decide(hits: Hits, least: int | None = None) -> Status:
+    """All parts have to be so, or at least some number of them; what is missing may leave it open.
+
+    A claim of which all is asked and a part is so holds partly; a bar that is not reached does not hold.
+    """
+    yes, unknown = sum(hit is True for hit in hits.values()), sum(hit is None for hit in hits.values())
+    wanted = len(hits) if least is None else least
+    if yes >= wanted:
+        return "holds"
+    if yes + unknown >= wanted:
+        return "not yet run"
+    if least is None and (yes or unknown):
+        return "partly" if yes else "not yet run"
+    return "does not hold"
+
+
+def listed(hits: Hits, values: Mapping[str, str], so: str, otherwise: str) -> str:
+    """The parts of a claim by what came of them: `so` those that are so, `otherwise` the others, then the missing ones."""
+    groups = [(so, True), (otherwise, False), ("not yet run", None)]
+    parts = []
+    for words, wanted in groups:
+        names = [name for name, hit in hits.items() if hit is wanted]
+        shown = [name if wanted is None else f"{name} {values[name]}" for name in names]
+        if wanted is None and len(shown) > 8:
+            shown = [f"{len(shown)} of {len(hits)}"]
+        if shown:
+            parts.append(f"{words}: {', '.join(shown)}")
+    return sentence("; ".join(parts))
+
+
+def sentence(text: str) -> str:
+    """A text with a capital and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def compare(
+    parts: Mapping[str, Result], than: float | None, name: str, *, least: int | None = None, by: float = 0.0,
+    higher: bool = False,
+) -> Verdict:  # fmt: skip
+    """Whether cells lie below a number, or above it where more is better, by more than `by`; `name` says what it is."""
+    found = {part: number(result) for part, result in parts.items()}
+    hits = {part: None if value is None or than is None else beats(value, than, by, higher) for part, value in found.items()}
+    side, other = ("above", "not above") if higher else ("below", "not below")
+    shown = {part: told(value) for part, value in found.items()}
+    if than is None:
+        seen = ", ".join(f"{part} {shown[part]}" for part, value in found.items() if value is not None)
+        return Verdict("not yet run", sentence(f"{name} is not yet run{f'; {seen}' if seen else ''}"))
+    return Verdict(decide(hits, least), listed(hits, shown, f"{side} {name}, {told(than)}", other))
+
+
+def beats(value: float, than: float, by: float, higher: bool) -> bool:
+    """Whether a value is on the good side of another."""
+    return value > than + by if higher else value < than - by
+
+
+def near(result: Result, target: float | None, name: str, tolerance: float) -> Verdict:
+    """Whether a cell lies within a tolerance of a number."""
+    value = number(result)
+    if value is None or target is None:
+        missing = " and ".join(each for each, there in ((result.cell.row, value), (name, target)) if there is None)
+        return Verdict("not yet run", sentence(f"{missing} {'are' if ' and ' in missing else 'is'} not yet run"))
+    close = abs(value - target) <= tolerance + ROUNDING
+    words = sentence(f"{told(value)} beside {told(target)} of {name}: {signed(value - target)}")
+    return Verdict("holds" if close else "does not hold", words)
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """The rank of each value, equal ones sharing the mean of theirs."""
+    return [sum(other < value for other in values) + (values.count(value) + 1) / 2 for value in values]
+
+
+def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
+    """Spearman's ρ: the correlation of the ranks; 0 where all ranks of one are the same."""
+    x, y = ranks(a), ranks(b)
+    mean = (len(a) + 1) / 2
+    cross = sum((i - mean) * (j - mean) for i, j in zip(x, y, strict=True))
+    size = math.sqrt(sum((i - mean) ** 2 for i in x) * sum((j - mean) ** 2 for j in y))
+    return cross / size if size else 0.0
+
+
+def same_order(columns: Mapping[str, Sequence[Result]], least: float) -> Verdict:
+    """Whether each column's cells come in the paper's order, by rank correlation; cells that the paper has no number of,
+    or that are not run, are left out, and a column is judged once all its numbers are there.
+    """
+    hits: dict[str, bool | None] = {}
+    shown = {}
+    for column, results in columns.items():
+        pairs = [(number(each), whole_or_nothing(each.cell.published)) for each in results]
+        whole = [(own, theirs) for own, theirs in pairs if own is not None and theirs is not None]
+        if len(whole) < sum(theirs is not None for _, theirs in pairs):
+            hits[column] = None
+            continue
+        rho = rank_correlation(*zip(*whole, strict=True))
+        hits[column], shown[column] = rho >= least - ROUNDING, f"{rho:.2f}".replace("-", "−")
+    return Verdict(decide(hits), listed(hits, shown, "same order, rank correlation", "another order, rank correlation"))

@@ -1,0 +1,148 @@
+"""From the lines of `results/` to the cells of the paper's tables: what counts, and what stands apart."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dcnets.experiments import jsonlines, recipes
+from dcnets.experiments.paper import TABLES, Cell
+from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
+from dcnets.experiments.report.attacked import is_attack, measured
+from dcnets.experiments.report.cells import VARIANTS, Aside, Collected, Result, Sample, Standard
+from dcnets.experiments.reproduce.lines import Line, origin, unlike, value
+from dcnets.experiments.reproduce.plan import folder_of, named, scale_of
+
+MAKER = "makes images for others"
+"""Why the network that black-box images are made on is none of those that they are tried on."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Lines of training runs, lines of attacks, and what is told of torn ones."""
+
+    runs: tuple[Line, ...]
+    attacks: tuple[Line, ...] = ()
+    torn: tuple[str, ...] = ()
+
+
+def read(paths: Iterable[Path]) -> Found:
+    """The runs and attacks in some files, or in all .jsonl files of folders, none twice; and what is told of torn lines."""
+    runs: list[Line] = []
+    attacks: list[Line] = []
+    told: dict[str, None] = {}
+    for path in paths:
+        files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        if path.is_dir() and not files:
+            raise FileNotFoundError(f"{path} holds no .jsonl file; give the folder of results, or files")
+        for file in files:
+            if not file.exists():
+                raise FileNotFoundError(f"{file} does not exist; `dcnets reproduce` writes results/runs.jsonl")
+            lines, torn = lines_in(file)
+            runs += [line for line in lines if is_run(line) and line not in runs]
+            attacks += [line for line in lines if is_attack(line) and line not in attacks]
+            told |= dict.fromkeys(torn)
+    return Found(tuple(runs), tuple(attacks), tuple(told))
+
+
+def lines_in(file: Path) -> tuple[list[Line], list[str]]:
+    """All lines of a file, and what is told of torn ones."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        lines = jsonlines.read(file)
+    return [*lines], [str(each.message) for each in caught]
+
+
+def is_run(line: Line) -> bool:
+    """Whether a line is that of a training run."""
+    return isinstance(line.get("recipe"), dict) and "name" in line["recipe"] and "top1_error" in line
+
+
+def collect(found: Found) -> Collected:
+    """Every cell with the runs that count and those that stand apart.
+
+    A run counts if it has every field of the cell's whole recipe, was done in one process and is of the standard: the
+    version and arithmetic that most such runs have, of the newest version where several have as many.
+    """
+    cells = [cell for name, table in TABLES.items() for cell in (*table.cells, *VARIANTS.get(name, ()))]
+    known = recipes.recipes()
+    stems: dict[str | None, list[Line]] = {}
+    attacks: dict[str | None, list[Line]] = {}
+    for lines, by in ((found.runs, stems), (found.attacks, attacks)):
+        for line in lines:
+            by.setdefault(origin(str(line["recipe"]["name"]), known), []).append(line)
+    standard = commonest(cells, stems)
+    results = {}
+    for cell in cells:
+        near = (attacks if under_attack(cell) else stems).get(cell.recipe, []) if cell.recipe else []
+        results[cell] = result(cell, near, standard)
+    wanted = {cell.recipe for cell in cells}
+    elsewhere = tuple(line for stem, some in stems.items() if stem not in wanted for line in some)
+    return Collected(results, standard, elsewhere, found.torn)
+
+
+def commonest(cells: Iterable[Cell], stems: Mapping[str | None, Sequence[Line]]) -> Standard | None:
+    """The version and arithmetic of most lines that are whole runs of a cell's recipe."""
+    whole = {id(line): line for cell in cells if cell.recipe for line in stems.get(cell.recipe, ())
+             if scale_of(line["recipe"]["name"]) == 1 and not unlike_cell(cell, line)}  # fmt: skip
+    counts = Counter(Standard.of(line) for line in whole.values())
+    return max(counts, key=lambda each: (counts[each], ordered(each.version), each.arithmetic), default=None)
+
+
+def ordered(version: str) -> tuple[tuple[int, str], ...]:
+    """A version as it sorts: 0.10 after 0.9."""
+    return tuple((int(part) if part.isdecimal() else -1, part) for part in version.split("."))
+
+
+def unlike_cell(cell: Cell, line: Line) -> dict[str, tuple[object, object]]:
+    """In what a line is not a run of a cell's recipe at the scale that its name tells, whatever version and arithmetic."""
+    name, seed = str(line["recipe"]["name"]), int(line["recipe"].get("seed", 0))
+    scale = scale_of(name)
+    start = folder_of(named(recipes.get(cell.start), scale, seed), Path()) if cell.start else None
+    wanted = named(recipes.get(str(cell.recipe)), scale, seed, start)
+    return {each: pair for each, pair in unlike(line, wanted, line.get("precision", "")).items() if each != "dcnets"}
+
+
+def result(cell: Cell, lines: Iterable[Line], standard: Standard | None) -> Result:
+    """A cell's runs, sorted into those that count, one a seed, and the others."""
+    samples: dict[int, Sample] = {}
+    asides = []
+    for line in lines:
+        seed, scale = int(line["recipe"].get("seed", 0)), scale_of(line["recipe"]["name"])
+        for number, shortfalls in numbers(cell, line):
+            why = [*reasons(cell, line, standard), *shortfalls]
+            if not why and seed in samples:
+                why.append(f"seed {seed} again")
+            if why:
+                asides.append(Aside(number, "; ".join(why), line, scale))
+            elif number is not None:
+                samples[seed] = Sample(seed, number, line)
+    return Result(cell, tuple(samples[seed] for seed in sorted(samples)), tuple(asides))
+
+
+def under_attack(cell: Cell) -> bool:
+    """Whether a cell is an accuracy under attack."""
+    return cell.attack in ("fgsm", "bim")
+
+
+def numbers(cell: Cell, line: Line) -> list[tuple[float | str | None, tuple[str, ...]]]:
+    """What a line says of a cell, and what it lacks to count."""
+    if under_attack(cell):
+        return [(each.value, each.why) for each in measured(cell, line)]
+    return [(value(cell, line), ())]
+
+
+def reasons(cell: Cell, line: Line, standard: Standard | None) -> list[str]:
+    """Why a line does not count for a cell: a scale, a field, another version, another arithmetic."""
+    scale, own = scale_of(line["recipe"]["name"]), Standard.of(line)
+    why = [f"schedule × {scale:g}"] if scale != 1 else []
+    why += [MAKER] if cell.attack is not None and line["recipe"].get("seed") == SUBSTITUTE_SEED else []
+    why += [f"{name} {old!r}, not {new!r}" for name, (old, new) in unlike_cell(cell, line).items()]
+    if standard is not None and own.version != standard.version:
+        why.append(f"dcnets {own.version}")
+    if standard is not None and own.arithmetic != standard.arithmetic and not under_attack(cell):
+        why.append(own.arithmetic)
+    return why

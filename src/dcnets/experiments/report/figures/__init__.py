@@ -1,0 +1,42 @@
+"""The figures of the report by the name that the command line takes; torch is imported when one is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dcnets.experiments.report.cells import Collected
+    from dcnets.experiments.report.charts import Picture
+
+NAMES = ("1", "2", "3", "4", "6", "7", "curves", "filters", "radii")
+"""The paper's figures that can be drawn again, and three more."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What figures are drawn from: the lines, the folder of runs where there is one, and that of the data."""
+
+    lines: Collected
+    runs: Path | None = None
+    data: Path | None = None
+
+
+def picture(name: str, of: Sources) -> Picture:
+    """A figure by its name."""
+    from dcnets.experiments.report.figures import curves, features, networks, operators
+
+    made: dict[str, Callable[[], Picture]] = {
+        "1": lambda: features.ordinary(of.runs, of.data),
+        "2": operators.geometry,
+        "3": operators.functions,
+        "4": lambda: curves.resnet32(of.lines),
+        "6": lambda: features.natural(of.runs, of.data),
+        "7": lambda: features.adversarial(of.runs, of.data),
+        "curves": lambda: curves.cnn9(of.lines),
+        "filters": lambda: networks.filters(of.runs),
+        "radii": lambda: networks.radii(of.runs),
+    }
+    return made[name]()

@@ -1,0 +1,72 @@
+"""The folders of runs: which there are, what each was, and its network."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dcnets.experiments import recipes
+from dcnets.experiments.checkpoint import CheckpointError, found
+from dcnets.experiments.fitting import differences
+from dcnets.experiments.rebuild import Rebuilt, rebuild
+from dcnets.experiments.recipe import Recipe
+from dcnets.experiments.reproduce.lines import origin
+
+NAME = re.compile(r"(.+)-seed(\d+)")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A run's folder with a checkpoint in it: the recipe that its name begins with, and its seed."""
+
+    path: Path
+    name: str
+    stem: str
+    seed: int
+
+    @property
+    def changed(self) -> bool:
+        """Whether the name tells of changes to the recipe: a scale, fewer epochs."""
+        return self.name != self.stem
+
+
+def folders(runs: Path | None) -> list[Folder]:
+    """All runs in a folder of runs, in the order of the recipes, unchanged ones first, then by seed."""
+    if runs is None or not runs.is_dir():
+        return []
+    order = {name: at for at, name in enumerate(recipes.recipes())}
+    listed = [folder for path in runs.iterdir() if (folder := folder_at(path))]
+    return sorted(listed, key=lambda each: (order[each.stem], each.changed, each.name, each.seed))
+
+
+def folder_at(path: Path) -> Folder | None:
+    """A run's folder, or None where it is none, or holds no checkpoint."""
+    match = NAME.fullmatch(path.name)
+    stem = origin(match[1], recipes.recipes()) if match else None
+    if not match or stem is None or not path.is_dir() or not found(path):
+        return None
+    return Folder(path, match[1], stem, int(match[2]))
+
+
+def opened(some: Iterator[Folder] | list[Folder], failed: list[str]) -> Iterator[tuple[Folder, Rebuilt]]:
+    """The networks of some folders; what cannot be read is told in `failed`."""
+    for folder in some:
+        try:
+            yield folder, rebuild(folder.path)
+        except (CheckpointError, ValueError, OSError) as error:
+            failed.append(f"{folder.path.name} cannot be read: {' '.join(str(error).split())}")
+
+
+def changes(recipe: Recipe, wanted: Recipe, but: tuple[str, ...] = ("name", "seed")) -> dict[str, tuple[Any, Any]]:
+    """In what a run's recipe is not the wanted one."""
+    found = differences(dataclasses.asdict(recipe), dataclasses.asdict(wanted))
+    return {name: pair for name, pair in found.items() if name not in but}
+
+
+def told_changes(found: dict[str, tuple[Any, Any]]) -> str:
+    """Changes in words."""
+    return ", ".join(f"{name} {old}, not {new}" for name, (old, new) in found.items())

@@ -1,0 +1,64 @@
+"""The tables and claims as Markdown, the same for the same lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dcnets.experiments.paper import TABLES, Table
+from dcnets.experiments.report.cells import VARIANTS, Collected, Result
+from dcnets.experiments.report.paper_claims import CLAIMS
+from dcnets.experiments.report.rule import METRICS, RULE, judge, ours, printed, runs, signed
+from dcnets.experiments.report.summary import standard, tally
+
+
+def write(found: Collected) -> str:
+    """The whole document."""
+    parts = ["# Our runs beside the paper’s tables", tally(found), standard(found), RULE]
+    parts += ["## Claims", "\n".join(claims(found)), "## Tables"]
+    for name, table in TABLES.items():
+        parts += [f"### Table {table.number}: {table.caption}", METRICS[table.metric], "\n".join(rows(found, name, table))]
+        if told := list(apart(found, name)):
+            parts.append("\n".join(told))
+    return "\n\n".join(parts) + "\n"
+
+
+def claims(found: Collected) -> Iterator[str]:
+    """Every claim in a row."""
+    yield "| where | the paper says | it holds if | our runs | in numbers |"
+    yield "| --- | --- | --- | --- | --- |"
+    for claim in CLAIMS:
+        verdict = claim.judge(found)
+        yield f"| {claim.where} | {claim.says} | {claim.bar} | **{verdict.status}** | {verdict.told} |"
+
+
+def rows(found: Collected, name: str, table: Table) -> Iterator[str]:
+    """A table, each cell ours, then the paper's and the difference."""
+    yield "| | " + " | ".join(table.columns) + " |"
+    yield "| --- |" + " ---: |" * len(table.columns)
+    for row in table.rows:
+        cells = [cell(found.results[table.cell(row, column)]) for column in table.columns]
+        yield f"| {row} | " + " | ".join(cells) + " |"
+    for variant in VARIANTS.get(name, ()):
+        cells = [cell(found.results[variant]) if column == variant.column else "" for column in table.columns]
+        yield f"| {variant.row} | " + " | ".join(cells) + " |"
+
+
+def cell(result: Result) -> str:
+    """Ours, the number of runs, the paper's, the difference and the mark."""
+    published = printed(result.cell.published)
+    if result.cell.published is None:
+        return "–"
+    if not result.samples:
+        return f"{ours(result)} (paper {published})"
+    judged = judge(result)
+    ending = " ".join(filter(None, (signed(judged.difference), judged.mark, judged.words)))
+    return f"{ours(result)}, {runs(result).partition(',')[0]} (paper {published}) {ending}".strip()
+
+
+def apart(found: Collected, name: str) -> Iterator[str]:
+    """The runs that do not count, one a line."""
+    for result in [*found.of(TABLES[name]), *(found.results[each] for each in VARIANTS.get(name, ()))]:
+        for aside in result.asides:
+            recipe = aside.line["recipe"]
+            run = f"{recipe['name']}, seed {recipe.get('seed', 0)}"
+            yield f"- apart: {result.cell.name}, {run}: {printed(aside.value)} ({aside.why})"

@@ -1,0 +1,55 @@
+"""The report in three sentences: how much is run, what of it agrees, what the runs share."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dcnets.experiments.paper import TABLES
+from dcnets.experiments.report.cells import Collected
+from dcnets.experiments.report.claims import STATUSES
+from dcnets.experiments.report.paper_claims import CLAIMS
+from dcnets.experiments.report.rule import judge
+
+SPOKEN = {
+    "holds": ("holds", "hold"), "partly": ("holds partly", "hold partly"), "does not hold": ("does not hold", "do not hold"),
+    "not yet run": ("is not yet run", "are not yet run"),
+}  # fmt: skip
+"""What one claim does, and what several do."""
+
+
+def counts(found: Collected) -> tuple[int, int, Counter[str]]:
+    """Cells that can be run, cells that are, and the colours of these."""
+    can = [result for table in TABLES.values() for result in found.of(table) if result.cell.recipe]
+    done = [result for result in can if result.samples]
+    return len(can), len(done), Counter(judge(result).colour for result in done)
+
+
+def statuses(found: Collected) -> dict[str, int]:
+    """How many claims came out how."""
+    seen = Counter(claim.judge(found).status for claim in CLAIMS)
+    return {status: seen[status] for status in STATUSES if seen[status]}
+
+
+def tally(found: Collected) -> str:
+    """How much is run and what agrees."""
+    can, done, colours = counts(found)
+    runs = sum("top1_error" in each.line for each in found.samples)
+    agree, differ = colours["green"], colours["red"]
+    cells = f"{done} of the {can} cells that can be run are run, {runs} runs in all: "
+    cells += f"{agree} {'agrees' if agree == 1 else 'agree'} with the paper, {differ} {'does' if differ == 1 else 'do'} not."
+    claims = ", ".join(f"{count} {SPOKEN[status][count != 1]}" for status, count in statuses(found).items())
+    return f"{cells} Of {len(CLAIMS)} claims: {claims}."
+
+
+def standard(found: Collected) -> str:
+    """What the runs that count share, where they were done, and how many stand apart."""
+    if found.standard is None:
+        return "No line is a whole run of a cell’s recipe."
+    devices = ", ".join(sorted({str(each.line["device"]) for each in found.samples if each.line.get("device")}))
+    told = f"The tables count runs of dcnets {found.standard.version} in {found.standard.arithmetic}, done on {devices}."
+    asides = len(found.asides)
+    if asides:
+        told += f" {asides} other {'line stands' if asides == 1 else 'lines stand'} apart, each below its table."
+    if found.elsewhere:
+        told += f" {len(found.elsewhere)} more {'line is' if len(found.elsewhere) == 1 else 'lines are'} of no cell."
+    return told

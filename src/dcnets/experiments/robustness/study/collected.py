@@ -1,0 +1,99 @@
+"""The lines of a study as numbers to tell: by network and seed, by attack, mean and spread, rank correlation."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dcnets.experiments.reproduce.plan import scale_of
+from dcnets.experiments.robustness.study.words import stem_of
+from dcnets.experiments.robustness.trials import Trial
+
+Line = Mapping[str, Any]
+
+
+@dataclass
+class Collected:
+    """Lines of one scale of schedules; of the same measurement the last line counts."""
+
+    scale: float
+    setting: Line | None = None
+    lines: dict[tuple[str, str, int], list[Line]] = field(default_factory=dict)
+    """By part, recipe and seed."""
+
+    def stems(self, part: str) -> list[str]:
+        """The recipes that have lines of a part."""
+        return list(dict.fromkeys(stem for own, stem, _ in self.lines if own == part))
+
+    def seeds(self, part: str, stem: str) -> list[int]:
+        """The seeds of a recipe."""
+        return sorted(seed for own, name, seed in self.lines if (own, name) == (part, stem))
+
+    def values(self, part: str, stem: str, get: Callable[[Line], Any]) -> list[Any]:
+        """What lines of a part say of a recipe, one value a seed; the last line that says anything counts."""
+        found = []
+        for seed in self.seeds(part, stem):
+            said = [value for line in self.lines[part, stem, seed] if (value := get(line)) is not None]
+            found += said[-1:]
+        return found
+
+    def accuracies(self, part: str, stem: str, trial: Trial | None, maker: str | None = None) -> list[float]:
+        """The accuracies in percent, one a seed, under an attack that was made on the network itself or on a recipe's."""
+        return [100 * share for share in self.values(part, stem, lambda line: accuracy(line, trial, maker))]
+
+
+def collect(lines: Iterable[Line], scale: float | None = None) -> Collected:
+    """The lines of a scale; without one that of most lines, the larger of equals."""
+    lines = list(lines)
+    scales = [scale_of(line["recipe"]["name"]) for line in lines]
+    if scale is None:
+        scale = max(dict.fromkeys(scales, 0), key=lambda each: (scales.count(each), each), default=1.0)
+    found = Collected(scale)
+    for line, own in zip(lines, scales, strict=True):
+        if own != scale:
+            continue
+        if line["part"] == "setting":
+            found.setting = found.setting or line
+        else:
+            found.lines.setdefault((line["part"], stem_of(line["recipe"]["name"]), line["recipe"]["seed"]), []).append(line)
+    return found
+
+
+def accuracy(line: Line, trial: Trial | None, maker: str | None) -> float | None:
+    """A share of a line: as the images are, or under an attack; `maker` is the recipe that they were made on."""
+    if trial is None:
+        return float(line["clean"])
+    for each in line.get("attacks", []):
+        made_on = line["makers"].get(each["made_on"], {}).get("recipe")
+        if (stem_of(made_on["name"]) if made_on else None) != maker:
+            continue
+        if each["attack"] == trial.attack and all(same(each[name], value) for name, value in trial.settings().items()):
+            return float(each["accuracy"])
+    return None
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal, numbers but for rounding."""
+    return abs(one - other) < 1e-9 if isinstance(one, float) and isinstance(other, float | int) else one == other
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """Mean ± standard deviation over seeds; a dash where there is nothing."""
+    if not values:
+        return "–"
+    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.{digits}f}{deviation}"
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """The rank of each value, equals sharing their mean."""
+    return [sum(other < each for other in values) + (sum(other == each for other in values) + 1) / 2 for each in values]
+
+
+def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """Spearman's: the correlation of ranks; None where one of them does not vary, or of fewer than three."""
+    if len(one) < 3 or len(set(one)) == 1 or len(set(other)) == 1:
+        return None
+    return statistics.correlation(ranks(one), ranks(other))

@@ -1,0 +1,38 @@
+"""A recipe in words: its operator, how it was trained, and in what it is a variant of the network of the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from dcnets.experiments.paper.tables import BASELINE, MAGNITUDES
+from dcnets.experiments.reproduce.plan import SCALE
+
+ROWS = {magnitude: row for row, magnitude in MAGNITUDES.items()}
+SPOKEN = {None: "natural", "fgsm": "FGSM-trained", "pgd": "PGD-trained", "trades": "TRADES-trained"}
+
+
+class Words(NamedTuple):
+    """`variant` is empty where there is nothing to say."""
+
+    operator: str
+    training: str
+    variant: str
+
+
+def words_for(recipe: Mapping[str, Any]) -> Words:
+    """The words for the fields of a recipe."""
+    operator = recipe.get("operator") or ""
+    told = {
+        "without batch norm": not recipe.get("batch_norm", True), "without ReLU": not recipe.get("relu", True),
+        "without augmentation": not (recipe.get("pad", 4) or recipe.get("flip", True)),
+        "absolute radius": "radius=absolute" in operator, "SGD": recipe.get("optimiser") == "sgd",
+    }  # fmt: skip
+    magnitude = operator.split("-")[0].split("(")[0]
+    name = ROWS.get(magnitude, operator) if operator else BASELINE
+    return Words(name, SPOKEN[recipe.get("adversary")], ", ".join(word for word, yes in told.items() if yes))
+
+
+def stem_of(name: str) -> str:
+    """The name of a recipe, whatever its scale."""
+    return SCALE.sub("", name)

@@ -1,0 +1,111 @@
+"""A study carried out: task after task on one device, a line as soon as each is done."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dcnets.experiments import results
+from dcnets.experiments.robustness.findings import percent
+from dcnets.experiments.robustness.lipschitz import local_lipschitz
+from dcnets.experiments.robustness.masking import examine
+from dcnets.experiments.robustness.setting import GRID, Setting, nearest
+from dcnets.experiments.robustness.study import lines
+from dcnets.experiments.robustness.study.arena import Arena
+from dcnets.experiments.robustness.study.networks import Network
+from dcnets.experiments.robustness.study.tasks import Task
+from dcnets.experiments.robustness.subjects import true_float32
+
+Tell = Callable[[str], None]
+Done = Callable[[float], None]
+"""What is told the cost of a task that has ended."""
+
+
+def missing(tasks: Iterable[Task], found: Iterable[Mapping[str, Any]]) -> list[Task]:
+    """What of the tasks has no line yet."""
+    there = lines.known(found)
+    return [rest for task in tasks if (rest := lines.left(task, there))]
+
+
+def expected(tasks: Sequence[Task], arena: Arena) -> float:
+    """About how many seconds some tasks take here: gradients are timed on one network of each kind."""
+    kinds = {bool(task.victim.recipe.operator): task.victim for task in tasks}
+    with true_float32():
+        paces = {kind: arena.pace(arena.model(victim)) for kind, victim in kinds.items()}
+    return sum(task.cost * paces[bool(task.victim.recipe.operator)] for task in tasks)
+
+
+def carry_out(tasks: Sequence[Task], arena: Arena, file: Path, tell: Tell, done: Done = lambda cost: None) -> dict[str, str]:
+    """Do the tasks, each with its line; what is told of those that cannot be done, by their names."""
+    failed: dict[str, str] = {}
+    for task in tasks:
+        name = f"{task.victim.name}, {task.part}"
+        try:
+            with true_float32():
+                line = perform(task, arena)
+        except (ValueError, ImportError) as error:
+            failed[name] = " ".join(str(error).split())
+            tell(f"{name}: failed: {failed[name]}")
+        else:
+            results.append(file, line)
+            tell(f"{name}: {told(line)}")
+        done(task.cost)
+    return failed
+
+
+def perform(task: Task, arena: Arena) -> dict[str, Any]:
+    """Measure, and make the line."""
+    begin = time.perf_counter()
+    clean, (x, y) = arena.right(task.victim, task.span), arena.images(task.span)
+    model, device = arena.model(task.victim), arena.device.type
+    outcomes = [arena.outcome(task.victim, exam.maker or task.victim, exam.trial, task.span) for exam in task.exams]
+    line = lines.exam_line(task, device, clean, outcomes, 0.0)
+    if task.plan:
+        others = {each.name: arena.model(each) for each in task.substitutes}
+        line["makers"] = {each.name: lines.described(each) for each in task.substitutes}
+        report = examine(model, x, y, task.plan, batch=arena.batch, substitutes=others, watch=arena.watch)
+        line["masking"] = report.line()
+    if task.ball:
+        ball = task.ball
+        local = local_lipschitz(
+            model, x, y, eps=ball.eps, step=ball.step or 0, steps=ball.steps or 1, norm=ball.norm, seed=ball.seed,
+            batch=arena.batch, watch=arena.watch,
+        )  # fmt: skip
+        line["lipschitz"] = {**ball.settings(), **local.summary()}
+    return {**line, "seconds": round(time.perf_counter() - begin, 2)}
+
+
+def seek(baselines: Sequence[Network], arena: Arena, file: Path, tell: Tell) -> Setting:
+    """Find the setting under which the baselines, on the mean, come nearest to the paper's, and freeze it in a line.
+
+    It is sought on one half of the test images and told of on the other: the networks have seen all training images, on
+    which their margins are those of what is known by heart.
+    """
+    begin, span = time.perf_counter(), arena.halves[1]
+    found: dict[Setting, tuple[float, float]] = {}
+    with true_float32():
+        for setting in GRID:
+            fgsm, bim = (
+                statistics.fmean(100 * arena.outcome(each, each, trial, span).accuracy for each in baselines)
+                for trial in setting.trials
+            )
+            found[setting] = fgsm, bim
+    chosen = nearest(found)
+    spent = time.perf_counter() - begin
+    results.append(file, lines.setting_line(baselines, arena.device.type, span, found, chosen, spent))
+    tell(f"nearest to the paper's baseline: {chosen}: FGSM {found[chosen][0]:.2f}, BIM {found[chosen][1]:.2f}; frozen")
+    return chosen
+
+
+def told(line: Mapping[str, Any]) -> str:
+    """A line in a few words."""
+    if "masking" in line:
+        return str(line["masking"]["verdict"])
+    if "lipschitz" in line:
+        return f"constant {line['lipschitz']['constant']['q50']:.3g}, reach {line['lipschitz']['reach']['q50']:.3g}"
+    shown = [f"{each['attack']} {percent(each['accuracy'])}" for each in line["attacks"][:4]]
+    more = f" and {len(line['attacks']) - 4} more" if len(line["attacks"]) > 4 else ""
+    return f"{percent(line['clean'])} right, " + ", ".join(shown) + more

@@ -1,0 +1,99 @@
+"""Lines of results and collected cells that are made up, for the tests of the report."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from dcnets.experiments import recipes
+from dcnets.experiments.paper import TABLES
+from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
+from dcnets.experiments.report.cells import VARIANT, VARIANTS, Collected, Result, Sample, Standard
+from dcnets.experiments.report.collect import Found, collect
+from dcnets.experiments.reproduce.plan import folder_of, named
+from dcnets.experiments.robustness.setting import MAIN
+
+CELLS = [cell for table in TABLES.values() for cell in table.cells]
+HISTORY = [
+    {"step": 10_000, "test_top1": 0.3, "loss": 2.0},
+    {"step": 20_000, "test_top1": 0.74, "loss": 1.0},
+    {"step": 42_500, "test_top1": 0.75, "loss": 0.2},
+]
+
+
+def run_line(name, error=25.0, *, seed=0, scale=1.0, start=None, recipe=None, **more):
+    """The line of a run: recipe, seed and error."""
+    first = folder_of(named(recipes.get(start), scale, seed), Path()) if start else None
+    made = asdict(named(recipes.get(name), scale, seed, first)) | (recipe or {})
+    return {
+        "date": "2026-01-02T03:04:05+00:00", "dcnets": "0.1.0", "commit": "0123456789abcdef", "torch": "2.11.0",
+        "device": "a GPU", "processes": 1, "recipe": made, "precision": "bfloat16", "steps": made["iterations"],
+        "top1_error": error, "top5_error": error if error == "N/C" else round(error / 4, 3), "seconds": 36.0,
+        "history": HISTORY,
+    } | more  # fmt: skip
+
+
+def attack_line(name, fgsm, bim, *, seed=0, substitute=None, images=10_000, **more):
+    """The line of a network under both attacks, on its own images or on those of a substitute; accuracies in percent."""
+    recipe = asdict(named(recipes.get(name), 1.0, seed))
+    makers = {}
+    if substitute:
+        other = asdict(named(recipes.get(substitute), 1.0, SUBSTITUTE_SEED))
+        makers["substitute"] = {"recipe": other, "step": other["iterations"]}
+    attacks = [
+        {
+            "attack": trial.attack,
+            **trial.settings(),
+            "made_on": "substitute" if substitute else None,
+            "accuracy": share / 100,
+        }
+        for trial, share in zip(MAIN.trials, (fgsm, bim), strict=True)
+    ]
+    return {
+        "dcnets": "0.1.0", "part": "tables", "recipe": recipe, "step": recipe["iterations"], "first": 0, "images": images,
+        "precision": "float32", "attacks": attacks, "makers": makers,
+    } | more  # fmt: skip
+
+
+def paper_lines():
+    """Lines that have the paper's own numbers."""
+    runs, attacks = {}, []
+    for cell in CELLS:
+        if cell.recipe is None or cell.attack in ("fgsm", "bim"):
+            continue
+        error = 100 - cell.published if cell.attack else cell.published
+        made = run_line(cell.recipe, error, start=cell.start)
+        runs[made["recipe"]["name"]] = made | ({"top5_error": cell.published} if cell.table == 6 else {})
+    for number in (7, 8):
+        table = TABLES[f"table{number}"]
+        for training in ("Natural", "FGSM-trained"):
+            for column in table.columns:
+                cell, other = table.cell(f"{training}, FGSM", column), table.cell(f"{training}, BIM", column)
+                attacks.append(attack_line(cell.recipe, cell.published, other.published, substitute=cell.substitute))
+    return list(runs.values()), attacks
+
+
+def of(*runs, attacks=()):
+    """What is collected of some lines."""
+    return collect(Found(tuple(runs), tuple(attacks)))
+
+
+def made(changes=None, *, everything=True):
+    """Collected cells that have the paper's numbers, but for changes: a number, N/C, or None for a cell that is not run.
+
+    A change is given by (table, row, column), * being any row or column.
+    """
+    results = {}
+    for cell in (*CELLS, *(each for some in VARIANTS.values() for each in some)):
+        value = cell.published if everything and cell.recipe else None
+        for (table, row, column), new in (changes or {}).items():
+            if (
+                table == cell.table
+                and row in (cell.row, "*")
+                and column in (cell.column, "*")
+                and cell.published is not None
+            ):
+                value = new
+        results[cell] = Result(cell, (Sample(0, value, {"history": HISTORY}),) if value is not None else ())
+    return Collected(results, Standard("0.1.0", "bfloat16"))
+
+
+__all__ = ["CELLS", "HISTORY", "VARIANT", "attack_line", "made", "of", "paper_lines", "run_line"]

@@ -1,0 +1,153 @@
+"""`dcnets report` and `dcnets figure`: what a person names, what is written, and what is refused."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from command_line import SMALL, call, ok, refused
+from reported import run_line
+
+from dcnets.experiments.report.figures import NAMES
+
+pytest.importorskip("matplotlib")
+
+SEG, RESNET = "cifar100-cnn9-segmented-cosine", "cifar100-resnet32"
+DIGITS = "mnist-subset-features2d"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with lines of results, and small runs of digits: ordinary, TanhConv, and one trained against FGSM."""
+    folder = tmp_path_factory.mktemp("report")
+    lines = [run_line(SEG, 24.5), run_line(SEG, 25.5, seed=1), run_line(RESNET, 27.0), run_line(SEG, 29.5, scale=0.25)]
+    (folder / "results").mkdir()
+    (folder / "results" / "runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name in (DIGITS, f"{DIGITS}-tanh-cosine", f"{DIGITS}-tanh-cosine-fgsm"):
+            ok("train", name, *SMALL, "--quiet", "--device", "cpu", "--results", folder / "digits.jsonl")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _there(place, monkeypatch):
+    monkeypatch.chdir(place)
+
+
+# -- report ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_report_is_one_page_and_markdown(place):
+    shown = ok("report", "--markdown", "docs/results.md")
+    assert "2 of the 132 cells that can be run are run, 3 runs in all: 2 agree with the paper, 0 do not." in shown
+    assert "The tables count runs of dcnets 0.1.0 in bfloat16, done on a GPU. 1 other line stands apart" in shown
+    assert "the page is report/index.html, the Markdown docs/results.md" in shown
+    assert "25.00 ± 0.71, 2 runs (paper 24.96) +0.04 ✓" in (place / "docs/results.md").read_text()
+    text = (place / "report/index.html").read_text()
+    assert "<b>25.00 ± 0.71</b> <span>+0.04 ✓</span>" in text
+    assert "schedule × 0.25: 29.50" in text
+    charts = [json.loads(data) for data in re.findall(r'<script type="application/json">(.*?)</script>', text)]
+    titles = [chart["title"] for chart in charts]
+    assert titles.count("Ordinary convolution") == 2  # Figs. 1 and 6
+    assert titles.count("TanhConv") == 3  # Figs. 2, 6 and 7
+    assert {"magnitude h, ρ = 1", "test error, %", "training loss", "radius ρ by layer"} <= set(titles)
+    digits = next(chart for chart in charts if chart["title"] == "Ordinary convolution")
+    assert sum(len(series["points"]) for series in digits["series"]) == 1000
+    assert "a subset of MNIST" in text
+    assert "iterations 3, not None" in text
+    assert len(re.findall('<img class="mosaic"', text)) == 3
+    assert "No run in runs for SphereConv, BallConv: dcnets train mnist-features2d-sphere-cosine makes one." in text
+    assert "No run in runs for Ordinary convolution, SphereConv, BallConv: dcnets train mnist-features2d-fgsm" in text
+
+
+def test_the_page_needs_no_matplotlib_and_a_figure_says_that_it_does(monkeypatch, tmp_path):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    ok("report", "--out", tmp_path / "page.html", "--runs", tmp_path)
+    assert (tmp_path / "page.html").exists()
+    told = refused(1, "figure", "2", "--out", tmp_path / "a.svg")
+    assert told.startswith("error: a figure as a file needs matplotlib (")
+    assert told.endswith("pip install 'dcnets[demo]'")
+
+
+def test_files_of_results_may_be_given(place, tmp_path):
+    other = tmp_path / "more.jsonl"
+    other.write_text(json.dumps(run_line(SEG, 25.0, seed=2)) + "\n{torn\n")
+    result = call("report", "--results", "results", "--results", other, "--out", tmp_path / "page.html", "--runs", tmp_path)
+    assert result.exit_code == 0
+    assert "4 runs in all" in result.stdout
+    assert result.stderr == f"{other}, line 2 is torn and left out: b'{{torn'\n"
+
+
+def test_what_is_not_there_is_refused(tmp_path, monkeypatch):
+    assert refused(1, "report", "--results", "none.jsonl").startswith("error: none.jsonl does not exist; `dcnets reproduce`")
+    assert refused(1, "report", "--results", tmp_path).startswith(f"error: {tmp_path} holds no .jsonl file; give the folder")
+    assert refused(2, "report", "--runs", "elsewhere").startswith("error: --runs elsewhere does not exist; give the folder")
+    assert refused(2, "figure", "6", "--runs", "elsewhere").startswith("error: --runs elsewhere does not exist")
+    monkeypatch.chdir(tmp_path)
+    assert refused(1, "report").startswith("error: results does not exist; `dcnets reproduce` writes results/runs.jsonl")
+
+
+# -- figure ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_figure_is_drawn(name, tmp_path):
+    result = call("figure", name, "--out", tmp_path / "deep" / "a.svg")
+    assert result.exit_code == 0, result.stderr
+    root = ElementTree.parse(tmp_path / "deep" / "a.svg").getroot()
+    assert root.tag.endswith("svg")
+    assert len(list(root.iter())) > 50
+    call("figure", name, "--out", tmp_path / "b.svg")
+    assert (tmp_path / "b.svg").read_bytes() == (tmp_path / "deep" / "a.svg").read_bytes()
+
+
+def test_a_figure_has_its_own_name_and_other_formats(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert ok("figure", "fig2") == "Fig. 2: the geometry of each operator: fig2.svg\n"
+    assert Path("fig2.svg").exists()
+    ok("figure", "3", "--out", "a.png")
+    assert Path("a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_a_figure_lacks_is_said(tmp_path):
+    result = call("figure", "4", "--out", tmp_path / "a.svg")
+    assert result.stderr == "Not yet run: SphereConv, BallConv, TanhConv, LinearConv, SegConv, LogConv, MixConv.\n"
+    told = refused(1, "figure", "6", "--runs", tmp_path, "--out", tmp_path / "b.svg")
+    assert told.startswith(f"error: nothing to draw: No run in {tmp_path} for Ordinary convolution, SphereConv, BallConv")
+    assert not (tmp_path / "b.svg").exists()
+
+
+def test_a_checkpoint_that_cannot_be_read_is_told_and_the_rest_is_drawn(place, tmp_path):
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    for folder in (place / "runs").iterdir():
+        (runs / folder.name).symlink_to(folder)
+    damaged = runs / f"{DIGITS}-sphere-cosine-seed0"
+    damaged.mkdir()
+    (damaged / "step-000000003.safetensors").write_bytes(b"nothing")
+    result = call("figure", "filters", "--runs", runs, "--out", tmp_path / "a.svg")
+    assert result.exit_code == 0
+    assert result.stderr.startswith(f"{DIGITS}-sphere-cosine-seed0 cannot be read: no good checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        ([], 2, "error: missing N, one of 1, 2, 3, 4, 6, 7, curves, filters, radii; see dcnets figure --help"),
+        (
+            ["5"],
+            2,
+            "error: Fig. 5 cannot be drawn: in the appendix; none of our sources shows it or has its caption",
+        ),
+        (["9"], 2, "error: unknown figure '9'; choose one of 1, 2, 3, 4, 6, 7, curves, filters, radii"),
+        (["radi"], 2, "error: unknown figure 'radi'; did you mean 'radii'?"),
+        (["2", "--out", "a.jpg"], 1, "error: a figure is one of .svg, .png, .pdf, got 'a.jpg'; name the file so"),
+    ],
+)
+def test_wrong_arguments(arguments, code, told):
+    assert refused(code, "figure", *arguments).startswith(told)

@@ -1,0 +1,499 @@
+"""The report: which lines count, what colour a cell has, what is said of each claim, its Markdown, page and figures."""
+
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from reported import CELLS, HISTORY, VARIANT, attack_line, made, of, paper_lines, run_line
+
+from dcnets.experiments.paper import TABLES
+from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
+from dcnets.experiments.report import markdown, page, summary
+from dcnets.experiments.report.cells import Collected, Standard
+from dcnets.experiments.report.charts import Axis, Chart, Picture, Series, plain
+from dcnets.experiments.report.claims import rank_correlation
+from dcnets.experiments.report.collect import collect, read
+from dcnets.experiments.report.figures import NAMES, Sources, curves, networks, operators, picture
+from dcnets.experiments.report.paper_claims import CLAIMS
+from dcnets.experiments.report.rule import RULE, TOLERANCE, judge, ours, runs, signed
+
+PLAIN, SEG, TANH = "cifar100-cnn9", "cifar100-cnn9-segmented-cosine", "cifar100-cnn9-tanh-cosine"
+WITH = "Cosine with ReLU"
+JUDGES = {claim.key: claim for claim in CLAIMS}
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def at(found, row, column=WITH, table=3):
+    return found.at(table, row, column)
+
+
+# -- which lines count -------------------------------------------------------------------------------------------------
+
+
+def test_the_mean_and_spread_of_the_seeds():
+    found = of(*(run_line(PLAIN, error, seed=seed) for seed, error in enumerate((26.0, 26.4, 27.1))), run_line(SEG, 25.0))
+    result = at(found, "Baseline")
+    assert result.seeds == (0, 1, 2)
+    assert result.mean == pytest.approx(26.5)
+    assert result.std == pytest.approx(statistics.stdev((26.0, 26.4, 27.1)))
+    assert (ours(result), runs(result)) == ("26.50 ± 0.56", "3 runs, seeds 0, 1, 2")
+    assert (ours(at(found, "SegConv")), runs(at(found, "SegConv"))) == ("25.00", "1 run, seed 0")
+    assert (ours(at(found, "TanhConv")), runs(at(found, "TanhConv"))) == ("not run", "")
+    assert found.standard == Standard("0.1.0", "bfloat16")
+
+
+def test_shortened_runs_stand_apart():
+    found = of(run_line(SEG, 25.0), run_line(SEG, 29.0, scale=0.25), run_line(TANH, 31.0, scale=0.5))
+    assert ours(at(found, "SegConv")) == "25.00"
+    assert [(each.value, each.why, each.scale) for each in at(found, "SegConv").asides] == [(29.0, "schedule × 0.25", 0.25)]
+    tanh = at(found, "TanhConv")
+    assert (ours(tanh), judge(tanh).colour) == ("not run", "grey")
+    text = page.write(found, [])
+    assert '<small class="scaled">schedule × 0.25: 29.00</small>' in text
+    assert '<small class="scaled">schedule × 0.5: 31.00</small>' in text
+
+
+def test_other_versions_arithmetics_settings_and_repeats_stand_apart():
+    usual = [run_line(SEG, 25.0, seed=seed) for seed in (0, 1)]
+    others = {
+        "dcnets 0.0.9": run_line(SEG, 30.0, seed=2, dcnets="0.0.9"),
+        "float32": run_line(SEG, 31.0, seed=3, precision="float32"),
+        "rate 0.01, not 0.001": run_line(SEG, 32.0, seed=4, recipe={"rate": 0.01}),
+        "processes 2, not 1": run_line(SEG, 33.0, seed=5, processes=2),
+        "seed 1 again": run_line(SEG, 34.0, seed=1),
+    }
+    found = of(*usual, *others.values())
+    result = at(found, "SegConv")
+    assert (ours(result), result.seeds) == ("25.00 ± 0.00", (0, 1))
+    assert {aside.why: aside.value for aside in result.asides} == {why: line["top1_error"] for why, line in others.items()}
+    shown, text = page.write(found, []), markdown.write(found)
+    for why, line in others.items():
+        assert f"segconv/cosine_with_relu: {line['top1_error']:.2f} · " in shown
+        assert f"{line['top1_error']:.2f} ({why})" in text
+    assert "5 other lines stand apart" in summary.standard(found)
+
+
+def test_the_standard_is_what_most_runs_have_and_the_newest_of_as_many():
+    old, new = run_line(PLAIN, 27.0, dcnets="0.9.0"), run_line(SEG, 25.0, dcnets="0.10.0")
+    assert of(old, new).standard == Standard("0.10.0", "bfloat16")
+    assert of(old, new, run_line(TANH, 25.0, dcnets="0.9.0")).standard == Standard("0.9.0", "bfloat16")
+    assert of(run_line(PLAIN, 27.0, scale=0.5)).standard is None
+    assert of().standard is None
+    assert "No line is a whole run" in summary.standard(of())
+
+
+def test_a_network_that_did_not_converge():
+    found = of(run_line(PLAIN, 26.0), run_line(PLAIN, "N/C", seed=1), run_line(SEG, "N/C"))
+    assert ours(at(found, "Baseline")) == "26.00, 1 × N/C"
+    assert (judge(at(found, "Baseline")).colour, judge(at(found, "Baseline")).words) == ("red", "1 of 2 did not converge")
+    assert (ours(at(found, "SegConv")), judge(at(found, "SegConv")).words) == ("N/C", "converged in the paper, not here")
+    name = "cifar100-cnn9-segmented-square_cosine-no_bn"
+    column = {"row": "SegConv", "column": "Sq. Cosine", "table": 2}
+    assert judge(at(of(run_line(name, "N/C")), **column)).colour == "green"
+    assert judge(at(of(run_line(name, 30.0)), **column)).words == "converged here, not in the paper"
+
+
+def test_both_variants_of_the_baseline_without_relu():
+    found = of(run_line("cifar100-cnn9-no_relu", 38.2), run_line("cifar100-cnn9-no_relu-fc_relu", 45.1))
+    assert ours(at(found, "Baseline", "Cosine without ReLU")) == "38.20"
+    assert ours(found.results[VARIANT]) == "45.10"
+    told = JUDGES["without-relu"].judge(found).told
+    assert "no ReLU anywhere 38.20, with one after the fully connected layer alone 45.10; the paper’s is 58.24" in told
+    for text in (markdown.write(found), page.write(found, [])):
+        assert "45.10" in text
+        assert VARIANT.row in text
+
+
+def test_accuracies_under_attack():
+    name, substitute = "cifar10-cnn9_attack-tanh-cosine", "cifar10-cnn9_attack"
+    lines = [
+        attack_line(name, 52.0, 10.0),
+        attack_line(name, 54.0, 12.0, seed=1),
+        attack_line(name, 1.0, 1.0, seed=2, images=500),
+        attack_line(name, 3.0, 3.0, seed=3, step=7),
+        attack_line(name, 50.0, 29.0, substitute=substitute),
+    ]
+    found = of(run_line(name, 8.5), attacks=lines)
+    assert ours(at(found, "Natural, FGSM", "TanhConv", 7)) == "53.00 ± 1.41"
+    assert ours(at(found, "Natural, BIM", "TanhConv", 7)) == "11.00 ± 1.41"
+    assert ours(at(found, "Natural, no attack", "TanhConv", 7)) == "91.50"
+    assert ours(at(found, "Natural, BIM", "TanhConv", 8)) == "29.00"
+    asides = at(found, "Natural, FGSM", "TanhConv", 7).asides
+    assert [each.why for each in asides] == ["500 test images, not all", "after 7 of 42500 updates"]
+    maker = of(run_line(substitute, 9.0), run_line(substitute, 30.0, seed=SUBSTITUTE_SEED))
+    assert ours(at(maker, "Natural, no attack", "Baseline", 7)) == "91.00"
+    assert [each.why for each in at(maker, "Natural, no attack", "Baseline", 7).asides] == ["makes images for others"]
+    weaker = attack_line(name, 60.0, 20.0)
+    for each in weaker["attacks"]:
+        each["eps"] = 1 / 255
+    assert ours(at(of(run_line(name, 8.5), attacks=[weaker]), "Natural, FGSM", "TanhConv", 7)) == "not run"
+
+
+def test_the_papers_own_numbers_agree_with_the_paper_everywhere():
+    runs_, attacks = paper_lines()
+    found = of(*runs_, attacks=attacks)
+    judged = {cell: judge(found.results[cell]) for cell in CELLS if cell.recipe}
+    assert len(judged) == 132
+    assert {each.colour for each in judged.values()} == {"green"}
+    assert {round(each.difference, 6) for each in judged.values() if each.difference is not None} == {0}
+    assert summary.counts(found)[:2] == (132, 132)
+    assert summary.statuses(found) == {"holds": 26, "partly": 1}
+
+
+def test_files_folders_and_what_is_torn(tmp_path):
+    line = run_line(SEG, 25.0)
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(line) + "\n" + json.dumps({"recipe": {"name": "x"}}) + "\n{torn")
+    attack = attack_line("cifar10-cnn9_attack", 1.0, 2.0)
+    (tmp_path / "c.jsonl").write_text(json.dumps(attack) + "\n")
+    found = read([tmp_path, tmp_path / "a.jsonl"])
+    assert (found.runs, found.attacks) == ((json.loads(json.dumps(line)),), (json.loads(json.dumps(attack)),))
+    assert [told.partition(" is torn")[0] for told in found.torn] == [f"{tmp_path / each}.jsonl, line 3" for each in "ab"]
+    assert "line 3 is torn" in page.write(collect(found), [])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"holds no \.jsonl file; give the folder of results"):
+        read([tmp_path / "empty"])
+    with pytest.raises(FileNotFoundError, match="does not exist; `dcnets reproduce` writes"):
+        read([tmp_path / "none.jsonl"])
+
+
+def test_lines_of_no_cell_are_counted():
+    found = of(run_line("mnist-subset-features2d", 1.0), run_line(SEG, 25.0), run_line(f"{SEG}-sgd", 24.0))
+    assert len(found.elsewhere) == 2
+    assert f"<li>{SEG}-sgd, seed 0, 2026-01-02: top-1 error 24.00</li>" in page.write(found, [])
+    assert "2 more lines are of no cell" in summary.standard(found)
+
+
+# -- the rule ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "colour", "difference", "words"),
+    [
+        (26.01, "green", "+0.00", ""),
+        (26.01 + TOLERANCE, "green", "+0.70", ""),
+        (26.01 - TOLERANCE, "green", "−0.70", ""),
+        (26.73, "red", "+0.72", "worse"),
+        (25.29, "red", "−0.72", "better"),
+    ],
+)
+def test_the_colour_is_that_of_the_printed_rule(error, colour, difference, words):
+    judged = judge(at(of(run_line(PLAIN, error)), "Baseline"))
+    assert (judged.colour, signed(judged.difference), judged.words) == (colour, difference, words)
+    assert judged.mark == {"green": "✓", "red": "✗"}[colour]
+    shown = page.write(of(run_line(PLAIN, error)), [])
+    assert f'<span class="value {colour}" title="1 run, seed 0"><b>{error:.2f}</b> <span>{difference}' in shown
+    assert f"within {TOLERANCE:g} points" in RULE
+    assert RULE in shown
+    assert RULE in markdown.write(of())
+
+
+def test_more_accuracy_is_better():
+    row = "Natural, no attack"
+    found = [of(run_line("cifar10-cnn9_attack", error)) for error in (10.0, 20.0)]
+    assert [judge(at(each, row, "Baseline", 7)).words for each in found] == ["better", "worse"]
+
+
+# -- claims ------------------------------------------------------------------------------------------------------------
+
+NOT_RUN = {(number, "*", "*"): None for number in range(1, 9)}
+FAILS = {
+    "baseline": ({(3, "Baseline", WITH): 26.72}, "does not hold"),
+    "cells": ({(3, row, "*"): 40.0 for row in ("SegConv", "LogConv")}, "does not hold"),
+    "mean": ({(3, "SphereConv", "*"): 33.0}, "does not hold"),
+    "operators": ({(3, "Baseline", WITH): 25.0}, "does not hold"),
+    "sphere": ({(3, "SphereConv", WITH): 26.42}, "does not hold"),
+    "square-cosine": ({(3, "Baseline", WITH): 24.92}, "does not hold"),
+    "best-without-relu": ({(3, "LinearConv", WITH): 24.0}, "partly"),
+    "without-relu": ({(3, "Baseline", "Cosine without ReLU"): 33.0}, "partly"),
+    "order-3": ({(3, "SphereConv", WITH): 20.0, (3, "LinearConv", WITH): 30.0, (3, "SegConv", WITH): 29.0}, "partly"),
+    "without-bn": ({(2, "Baseline", "Cosine"): 33.0}, "partly"),
+    "not-converged": ({(2, "SegConv", "Sq. Cosine"): 31.0}, "partly"),
+    "resnet": ({(4, "TanhConv", "Linear"): 27.0}, "partly"),
+    "order-4": ({(4, "SegConv", "*"): 30.0, (4, "BallConv", "*"): 31.0, (4, "SphereConv", "*"): 10.0}, "does not hold"),
+    "convergence": ({(4, "Baseline", "Cosine"): 20.0}, "does not hold"),
+    "tricks": ({(1, "Weight projection", "*"): 23.0}, "partly"),
+    "weighted": ({(1, "Linearly weighted", "*"): 22.0}, "partly"),
+    "state-of-the-art": ({(5, "*", "*"): 24.0}, "does not hold"),
+    "imagenet": ({(6, "TanhConv", "Standard, BN"): 12.7}, "partly"),
+    "imagenet-modified": ({(6, "*", "Modified, BN"): 12.1}, "does not hold"),
+    "imagenet-without-bn": ({(6, "Baseline", "Modified, no BN"): 12.0}, "partly"),
+    "white-box": ({(7, "Natural, FGSM", "Baseline"): 60.0, (7, "Natural, BIM", "Baseline"): 60.0}, "does not hold"),
+    "white-box-tanh": ({(7, "Natural, FGSM", "BallConv"): 60.0}, "partly"),
+    "white-box-trained": ({(7, "FGSM-trained, FGSM", "Baseline"): 83.0}, "partly"),
+    "white-box-sphere": ({(7, "FGSM-trained, BIM", "SphereConv"): 1.0}, "does not hold"),
+    "black-box": ({(8, "Natural, FGSM", "BallConv"): 60.0}, "partly"),
+    "black-box-trained": ({(8, "FGSM-trained, BIM", "Baseline"): 81.0}, "partly"),
+    "black-box-sphere": ({(8, "FGSM-trained, FGSM", "SphereConv"): 78.0}, "partly"),
+}
+"""Numbers under which each claim does not hold, or not whole, the others being the paper's."""
+
+
+@pytest.mark.parametrize("key", JUDGES)
+def test_each_claim_is_judged_both_ways_and_told_to_be_open(key):
+    judged = JUDGES[key].judge
+    assert judged(made()).status == ("partly" if key == "white-box" else "holds")  # the paper's own BallConv under BIM
+    changes, status = FAILS[key]
+    assert judged(made(changes)).status == status
+    assert judged(made(NOT_RUN)).status == "not yet run"
+    for verdict in (judged(made()), judged(made(changes)), judged(made(NOT_RUN))):
+        assert re.fullmatch(r"[A-Z0-9].*\.", verdict.told)
+
+
+def test_the_sentences_have_the_numbers():
+    told = {key: claim.judge(made({(3, "LogConv", WITH): None})) for key, claim in JUDGES.items()}
+    assert told["operators"].status == "holds"
+    assert told["operators"].told == (
+        "Below our baseline, 26.01: SphereConv 26.00, BallConv 25.18, TanhConv 25.15, LinearConv 24.81, SegConv 24.96, "
+        "MixConv 25.27; not yet run: LogConv."
+    )
+    assert told["baseline"].told == "26.01 beside 26.01 of the paper: +0.00."
+    assert told["cells"].told == "27 of 27 cells that are run lie within 0.7 points; there are 28."
+    assert told["mean"].status == "not yet run"
+    assert told["order-3"].status == "not yet run"
+    assert (
+        "SphereConv after 20,000 of 42,500 updates" in JUDGES["convergence"].judge(made({(4, "Baseline", "*"): 31.0})).told
+    )
+
+
+def test_bars_are_met_exactly_at_their_numbers():
+    below = {(3, row, WITH): 26.0 for row in TABLES["table3"].rows[1:7]} | {(3, "MixConv", WITH): 27.0}
+    assert JUDGES["operators"].judge(made(below)).status == "holds"
+    assert JUDGES["operators"].judge(made(below | {(3, "LogConv", WITH): 26.5})).status == "does not hold"
+    assert JUDGES["operators"].judge(made(below | {(3, "LogConv", WITH): "N/C"})).status == "does not hold"
+    four = {(3, row, column): 1.0 for row in ("SphereConv",) for column in TABLES["table3"].columns}
+    assert JUDGES["cells"].judge(made(four)).status == "holds"
+    assert JUDGES["cells"].judge(made(four | {(3, "MixConv", WITH): 1.0})).status == "does not hold"
+    assert JUDGES["sphere"].judge(made({(3, "SphereConv", WITH): 25.61})).status == "holds"
+
+
+def test_rank_correlation():
+    assert rank_correlation([1, 2, 3], [10, 20, 30]) == pytest.approx(1)
+    assert rank_correlation([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
+    assert rank_correlation([1, 2, 3, 4], [1, 3, 2, 4]) == pytest.approx(0.8)
+    assert rank_correlation([1, 1, 2], [1, 2, 3]) == pytest.approx(0.8660254)
+    assert rank_correlation([1, 2, float("inf")], [1, 2, 3]) == pytest.approx(1)
+    assert rank_correlation([1, 1, 1], [1, 2, 3]) == 0
+
+
+# -- Markdown and page -------------------------------------------------------------------------------------------------
+
+
+def test_the_markdown_is_stable_and_has_every_number():
+    lines = [run_line(PLAIN, 27.0), run_line(SEG, 25.0), run_line(SEG, 25.5, seed=1)]
+    text = markdown.write(of(*lines))
+    assert text == markdown.write(of(*lines))
+    assert "| Baseline | not run (paper 58.24) | – | 27.00, 1 run (paper 26.01) +0.99 ✗ worse | – |" in text
+    assert "| 25.25 ± 0.35, 2 runs (paper 24.96) +0.29 ✓ |" in text
+    assert "not run (paper N/C)" in text
+    assert all(f"### Table {number}: " in text for number in range(1, 9))
+    assert all(claim.says in text for claim in CLAIMS)
+    widths = {line.count("|") for line in text.splitlines() if line.startswith("| SegConv")}
+    assert widths == {5, 6}  # Tables 2 and 4, Table 3
+
+
+class Elements(HTMLParser):
+    """The elements of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+
+def pictures(found, folder=None):
+    return [picture(name, Sources(found, folder)) for name in NAMES]
+
+
+def test_the_page_needs_nothing_else():
+    found = of(run_line(PLAIN, 27.0), run_line("cifar100-resnet32", 26.0))
+    text = page.write(found, pictures(found))
+    elements = Elements(text).found
+    assert not {tag for tag, _ in elements} & {"link", "iframe", "object", "video", "base"}
+    for tag, attrs in elements:
+        assert "src" not in attrs or attrs["src"].startswith("data:image/png;base64,")
+        assert tag != "a" or re.fullmatch(r"#[a-z0-9-]+", attrs["href"])
+    targets = {attrs["href"][1:] for tag, attrs in elements if tag == "a"}
+    assert targets <= {attrs.get("id") for _, attrs in elements}
+    assert set(re.findall(r"https?://[^\s\"']*", text)) == {
+        "http://www.w3.org/2000/svg"
+    }  # the name of SVG, which is not fetched
+    assert not re.search(r"@import|url\((?!#)|fetch\(|XMLHttpRequest|import\(", text)
+    assert len(re.findall(r"prefers-color-scheme: dark|@media print|@media \(max-width", text)) == 3
+    assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in elements
+    for number in range(1, 9):
+        assert f'<section id="table{number}"' in text
+
+
+def test_what_lines_say_is_no_markup():
+    found = of(run_line(SEG, 25.0, seed=1), run_line(SEG, 25.0, device="<b>GPU & co</b>", dcnets="<i>"))
+    chart = Chart("a", Axis("x"), Axis("y"), (Series("</script><b>", ((0.0, 1.0),)),), "alt")
+    text = page.write(found, [Picture("4", "T", "told", (chart,))])
+    assert "<i>" not in text
+    assert "</script><b>" not in text
+    data = re.search(r'<script type="application/json">(.*?)</script>', text)[1]
+    assert json.loads(data) == plain(chart)
+
+
+def test_what_is_missing_is_said_in_its_place(tmp_path):
+    text = page.write(of(), pictures(of(), tmp_path))
+    assert text.count("None of its cells is run yet") == 8
+    assert "27 claims whose runs are not there yet" in text
+    for told in (
+        "No network of Table 3 is run yet.",
+        "for Ordinary convolution",
+        "holds no run of an operator with a radius",
+    ):
+        assert told in text
+    assert "Not yet run: Baseline, SphereConv, BallConv, TanhConv, LinearConv, SegConv, LogConv, MixConv." in text
+    assert "None of its cells" not in page.write(of(run_line(SEG, 25.0)), []).split('id="table3"')[1].split("</section>")[0]
+
+
+def test_the_committed_results_make_a_page():
+    lines = read([Path(__file__).parent.parent / "results"])
+    found = collect(lines)
+    text = page.write(found, [])
+    shown = [result for result in found.results.values() if result.samples]
+    assert len(shown) >= 3
+    assert all(f"<b>{ours(result)}</b>" in text for result in shown)
+    seen = [id(each.line) for each in (*found.samples, *found.asides)] + [id(line) for line in found.elsewhere]
+    assert {id(line) for line in lines.runs} <= set(seen)  # every run counts, stands apart or is of no cell
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_geometry_is_what_the_operators_compute():
+    charts = {chart.title: {each.name: each.points for each in chart.series} for chart in operators.geometry().charts}
+    assert list(charts) == ["SphereConv", "BallConv", "TanhConv", "LinearConv", "SegConv", "LogConv", "MixConv"]
+    lengths = {
+        "SphereConv": lambda n: torch.ones_like(n), "BallConv": lambda n: n.clamp(max=1), "TanhConv": torch.tanh,
+        "LinearConv": lambda n: n, "SegConv": lambda n: torch.where(n < 1, n, 0.5 * n + 0.5), "LogConv": torch.log1p,
+        "MixConv": lambda n: n + torch.log1p(n),
+    }  # fmt: skip
+    for title, series in charts.items():
+        x = torch.tensor(series["x"], dtype=torch.float64)
+        y = torch.tensor(series["h(‖x‖)·x/‖x‖"], dtype=torch.float64)
+        n = x.norm(dim=1, keepdim=True)
+        torch.testing.assert_close(y, lengths[title](n) * x / n, atol=1e-6, rtol=1e-6)
+        way = torch.tensor(series["way"], dtype=torch.float64)
+        assert torch.equal(way[0::2], x)
+        assert torch.equal(way[1::2], y)
+
+
+def test_the_functions_are_those_of_the_paper():
+    h, g = operators.functions().charts
+    assert [each.name for each in g.series] == ["linear", "cosine", "sigmoid", "square cosine"]
+    assert len(h.series) == 7
+    for series in g.series:
+        assert [series.points[place][1] for place in (0, 60, 120)] == pytest.approx([1, 0, -1], abs=1e-3)
+    ball = dict(h.series[1].points)
+    assert max(ball.values()) == pytest.approx(1)
+
+
+def test_curves_are_means_over_seeds_with_their_reach():
+    other = [dict(row, test_top1=row["test_top1"] - 0.1) for row in HISTORY[1:]]
+    made_of = of(run_line("cifar100-resnet32", 26.0), run_line("cifar100-resnet32", 27.0, seed=1, history=other))
+    shown = curves.resnet32(made_of)
+    error, loss = shown.charts
+    assert error.series[0].name == "Baseline"
+    assert [x for x, _ in error.series[0].points] == [20_000, 42_500]
+    assert [y for _, y in error.series[0].points] == pytest.approx([31.0, 30.0])
+    assert error.series[0].band[1] == pytest.approx((25.0, 35.0))
+    assert (loss.y.log, error.y.log) == (True, False)
+    assert shown.missing == ("Not yet run: SphereConv, BallConv, TanhConv, LinearConv, SegConv, LogConv, MixConv.",)
+    diverged = [*HISTORY[:1], {"step": 20_000, "test_top1": 0.01, "loss": "nan"}]
+    (_, gap) = curves.resnet32(of(run_line("cifar100-resnet32", "N/C", history=diverged))).charts
+    assert plain(gap)["series"][0]["points"] == [[10_000, 2.0], [20_000, None]]
+    assert curves.cnn9(Collected(made(NOT_RUN).results)).empty
+    charts = curves.cnn9(of(run_line(SEG, 25.0), run_line(PLAIN, 26.0), run_line("cifar100-cnn9-no_relu", 38.0))).charts
+    shown = [(chart.title, [(each.name, each.colour) for each in chart.series]) for chart in charts]
+    assert shown == [("Cosine without ReLU", [("Baseline", 0)]), (WITH, [("Baseline", 0), ("SegConv", 5)])]
+
+
+def test_a_mosaic_of_filters():
+    weight = torch.zeros(5, 1, 2, 2)
+    weight[0, 0, 0, 0], weight[1, 0, 1, 1] = 2.0, -0.5
+    pixels = networks.mosaic(weight)
+    assert (len(pixels), len(pixels[0])) == (2 * 3 - 1, 4 * 3 - 1)
+    assert pixels[0][0] == (255, 255, 255, 255)
+    assert pixels[1][4] == (0, 0, 0, 255)
+    assert pixels[0][1] == (128, 128, 128, 255)
+    assert pixels[0][2] == (0, 0, 0, 0)
+    colours = networks.mosaic(torch.tensor([1.0, 0.0, -1.0]).view(1, 3, 1, 1))
+    assert colours == [[(255, 128, 0, 255)]]
+
+
+def test_the_names_of_figures_need_no_torch():
+    code = "import sys, dcnets.experiments.report.figures as f; assert '4' in f.NAMES; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
+
+
+# -- in a browser ------------------------------------------------------------------------------------------------------
+
+MEASURE = """<script>
+const root = document.documentElement, beyond = (e) => e.getBoundingClientRect().right > innerWidth + 1;
+const wide = [...document.querySelectorAll("body *")].filter((e) => beyond(e) && !e.closest("svg, thead"));
+const figure = document.querySelector("#figure-4 figure");
+const svg = figure.querySelector("svg"), button = figure.querySelector("button"), box = svg.getBoundingClientRect();
+const curve = () => figure.querySelector("[data-series]").getAttribute("display");
+const told = [innerWidth, root.scrollWidth, wide.map((e) => e.tagName).join(" ") || "none"];
+const send = (type, x, y) => svg.dispatchEvent(new PointerEvent(type, {clientX: box.left + x * box.width,
+  clientY: box.top + y * box.height, button: 0, pointerId: 1, pointerType: "mouse", bubbles: true}));
+told.push(curve()); button.click(); told.push(curve(), button.getAttribute("aria-pressed"));
+button.click(); told.push(curve());
+const view = () => figure.dataset.view, first = view();
+send("pointerdown", .4, .2); send("pointermove", .8, .7); send("pointerup", .8, .7);
+told.push(figure.dataset.zoomed, view() !== first);
+svg.dispatchEvent(new MouseEvent("dblclick", {bubbles: true})); told.push(figure.dataset.zoomed, view() === first);
+svg.dispatchEvent(new KeyboardEvent("keydown", {key: "+"})); told.push(figure.dataset.zoomed);
+svg.dispatchEvent(new KeyboardEvent("keydown", {key: "0"})); told.push(figure.dataset.zoomed);
+send("pointermove", .99, .5); told.push(figure.querySelector("output").textContent);
+parent.postMessage(told.join("; "), "*");
+</script>"""
+FRAME = """<script>addEventListener("message", (told) => document.documentElement.dataset.measured = told.data)</script>
+<iframe src="{}" style="width: {}px; height: 2000px; border: 0"></iframe>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_browser_shows_hides_zooms_and_does_not_scroll_sideways(tmp_path, width):
+    runs_, attacks = paper_lines()
+    found = of(*runs_, run_line(SEG, 29.0, scale=0.25), attacks=attacks)
+    text = page.write(found, pictures(found))
+    own, frame = tmp_path / "page.html", tmp_path / "frame.html"
+    opened = text.replace("<details>", "<details open>")
+    own.write_text(opened.replace("</body>", f"{MEASURE}</body>"), encoding="utf-8")
+    frame.write_text(FRAME.format(own.as_uri(), width), encoding="utf-8")
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+               f"--user-data-dir={tmp_path / 'home'}", f"--window-size={max(width, 500)},2000",
+               "--virtual-time-budget=5000", "--dump-dom", frame.as_uri()]  # fmt: skip
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    (measured,) = re.findall('data-measured="(.*?)"', dom)
+    *told, last = measured.split("; ")
+    assert told == [
+        str(width),
+        str(width),
+        "none",
+        "inline",
+        "none",
+        "false",
+        "inline",
+        "yes",
+        "true",
+        "no",
+        "true",
+        "yes",
+        "no",
+    ]
+    assert last.startswith("update 42,500: Baseline 25 · SphereConv 25")
