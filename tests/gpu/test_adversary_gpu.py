@@ -1,31 +1,17 @@
 """Adversarial training on a GPU: captured and compiled updates craft as single calls do, and learn."""
 
-import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
+from gpu_training import CAPTURED, COMPILED, DEVICE, EAGER, MARKS, trained
 from tiny import tiny_data, tiny_model, tiny_recipe, tiny_source
 
 from dcnets import attacks
 from dcnets.experiments.adversary import Adversary
-from dcnets.experiments.data.resident import in_order
-from dcnets.experiments.data.sets import Split
-from dcnets.experiments.settings import Settings
-from dcnets.experiments.train import fit
 from dcnets.experiments.update import arithmetic
 
-pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),  # float32 is compared here
-    pytest.mark.filterwarnings("ignore:Online softmax is disabled:UserWarning"),
-]
-DEVICE = torch.device("cuda", 0)
-EAGER, CAPTURED = Settings(quiet=True), Settings(quiet=True, captured=True)
-COMPILED = Settings(quiet=True, captured=True, compiled=True)
+pytestmark = MARKS
 FGSM = {"adversary": "fgsm", "adversary_eps": 0.1, "clean_share": 0.5}
 STEPS = {"adversary_eps": 0.1, "adversary_step": 0.04, "adversary_steps": 4}
 PGD = {"adversary": "pgd", **STEPS, "clean_share": 0.0}
@@ -45,18 +31,6 @@ def digits():
 def _no_filling():
     """Deterministic algorithms, but without fills, which a capture records too."""
     torch.use_deterministic_algorithms(False)
-
-
-def trained(digits, recipe, settings, precision=torch.float32, **model):
-    network = tiny_model(**model).to(DEVICE)
-    torch.manual_seed(1)
-    source = tiny_source(digits, recipe, device=DEVICE, pieces=settings.pieces, compiled=settings.compiled)
-    test = Split(digits.test.images.to(DEVICE), digits.test.labels.to(DEVICE))
-    outcome = fit(
-        network, source, recipe, lambda: in_order(test, 50, mean=digits.mean, std=digits.std, device=DEVICE),
-        device=DEVICE, precision=precision, settings=settings,
-    )  # fmt: skip
-    return network, outcome
 
 
 @HOW

@@ -1,28 +1,16 @@
 """Captured training on a GPU: the same run as call by call, with rates, projection, divergence and checkpoints."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from tiny import tiny_data, tiny_model, tiny_recipe, tiny_source, tiny_test
+from gpu_training import CAPTURED, COMPILED, DEVICE, EAGER, MARKS, trained
+from tiny import tiny_data, tiny_model, tiny_recipe, tiny_test
 
 from dcnets.experiments import data
 from dcnets.experiments.data.resident import in_order
-from dcnets.experiments.data.sets import Split
 from dcnets.experiments.settings import Settings
 from dcnets.experiments.train import fit
 
-pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),  # float32 is compared here
-    pytest.mark.filterwarnings("ignore:Online softmax is disabled:UserWarning"),
-]
-DEVICE = torch.device("cuda", 0)
-EAGER, CAPTURED = Settings(quiet=True), Settings(quiet=True, captured=True)
-COMPILED = Settings(quiet=True, captured=True, compiled=True)
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")
@@ -34,18 +22,6 @@ def digits():
 def _no_filling():
     """Deterministic algorithms, but without fills, which a capture records too."""
     torch.use_deterministic_algorithms(False)
-
-
-def trained(digits, recipe, settings, folder=None, precision=torch.float32, stop=None, **model):
-    network = tiny_model(**model).to(DEVICE)
-    torch.manual_seed(1)
-    source = tiny_source(digits, recipe, device=DEVICE, pieces=settings.pieces, compiled=settings.compiled)
-    test = Split(digits.test.images.to(DEVICE), digits.test.labels.to(DEVICE))
-    outcome = fit(
-        network, source, recipe, lambda: in_order(test, 50, mean=digits.mean, std=digits.std, device=DEVICE),
-        folder=folder, device=DEVICE, precision=precision, settings=settings,
-    )  # fmt: skip
-    return network, outcome
 
 
 @pytest.mark.parametrize("settings", [CAPTURED, COMPILED], ids=["captured", "compiled"])
