@@ -21,7 +21,9 @@ from dcnets.experiments.data import DataError
 from dcnets.experiments.recipes import recipes
 from dcnets.experiments.signals import StoppedError
 
-COMMANDS = ["train", "evaluate", "attack", "reproduce", "study", "report", "figure", "convert", "bench", "models", "recipes", "data"]
+COMMANDS = [
+    "train", "evaluate", "attack", "reproduce", "study", "report", "figure", "convert", "bench", "models", "recipes", "data",
+]  # fmt: skip
 TOLD = (
     "import sys\nfrom dcnets.cli import main\ntry:\n    main()\nfinally:\n    print('torch' in sys.modules, file=sys.stderr)"
 )

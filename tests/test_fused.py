@@ -151,7 +151,7 @@ def test_the_operators_are_what_torch_expects_of_them(name, training, monkeypatc
     from dcnets.kernels.gpu import ops
 
     model, shape = MODELS[name]()
-    seen = {"forward": [], "backward": []}
+    seen = {"taped_forward": [], "taped_backward": []}
     for which, taken in seen.items():
         function = getattr(ops, which)
         within = lambda *arguments, to=taken, function=function: to.append(arguments) or function(*arguments)
