@@ -16,7 +16,7 @@ import torch
 from command_line import environment
 
 import dcnets
-from dcnets.experiments import checkpoint, data, jsonlines, recipes, results
+from dcnets.experiments import checkpoint, data, jsonlines, recipes, results, scaling
 from dcnets.experiments.paper import TABLES, Cell
 from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
 from dcnets.experiments.reproduce import attacked, carry_out, lines, perform, place, plan, warmup
@@ -133,7 +133,7 @@ def test_a_scaled_run_is_another_run(tmp_path):
     found = planned(["plain"], tmp_path, [line_of(job.recipe)])
     assert found.there == {}
     assert found.others[0].differences["iterations"] == (15, 30)
-    assert [plan.scale_of(name) for name in ("plain", "plain-scale_0.5", "a-scale_0.25-from_b-scale_0.25-seed0")] == [
+    assert [scaling.scale_of(name) for name in ("plain", "plain-scale_0.5", "a-scale_0.25-from_b-scale_0.25-seed0")] == [
         1,
         0.5,
         0.25,

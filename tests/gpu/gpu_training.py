@@ -15,6 +15,7 @@ from dcnets.experiments.settings import Settings
 from dcnets.experiments.train import fit
 
 MARKS = [
+    pytest.mark.usefixtures("no_filling"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
     pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),  # float32 is compared here
     pytest.mark.filterwarnings("ignore:Online softmax is disabled:UserWarning"),

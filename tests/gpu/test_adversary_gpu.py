@@ -22,17 +22,6 @@ ALL = pytest.mark.parametrize("fields", [FGSM, PGD, TRADES], ids=lambda fields: 
 HOW = pytest.mark.parametrize("settings", [CAPTURED, COMPILED], ids=["captured", "compiled"])
 
 
-@pytest.fixture(scope="module")
-def digits():
-    return tiny_data()
-
-
-@pytest.fixture(autouse=True)
-def _no_filling():
-    """Deterministic algorithms, but without fills, which a capture records too."""
-    torch.use_deterministic_algorithms(False)
-
-
 @HOW
 @pytest.mark.parametrize("fields", [FGSM, WIDE, TRADES], ids=lambda fields: fields["adversary"])
 def test_a_captured_run_is_that_of_single_calls(digits, settings, fields, monkeypatch):

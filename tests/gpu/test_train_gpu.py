@@ -13,17 +13,6 @@ from dcnets.experiments.train import fit
 pytestmark = MARKS
 
 
-@pytest.fixture(scope="module")
-def digits():
-    return tiny_data()
-
-
-@pytest.fixture(autouse=True)
-def _no_filling():
-    """Deterministic algorithms, but without fills, which a capture records too."""
-    torch.use_deterministic_algorithms(False)
-
-
 @pytest.mark.parametrize("settings", [CAPTURED, COMPILED], ids=["captured", "compiled"])
 @pytest.mark.parametrize(
     "changes",

@@ -46,6 +46,16 @@ def read(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
+def read_and_tell(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """All lines of a file, none where it is not there, and what is told of torn ones."""
+    if not path.exists():
+        return [], []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        lines = read(path)
+    return lines, [str(each.message) for each in caught]
+
+
 def encode(line: Mapping[str, Any]) -> bytes:
     """One line of strict JSON, its end included."""
     return json.dumps(plain(line), ensure_ascii=False).encode() + b"\n"

@@ -95,6 +95,10 @@ class Recipe:
         """The number of updates, where an epoch has so many batches."""
         return self.iterations if self.iterations is not None else max(1, round((self.epochs or 0) * batches))
 
+    def arithmetic(self, bf16: bool) -> str:
+        """The arithmetic, as torch names it, on a device that has fast bfloat16 or has not."""
+        return "bfloat16" if self.precision == "bf16" or (self.precision == "auto" and bf16) else "float32"
+
     def override(self, values: Mapping[str, Any]) -> Recipe:
         """A recipe with other values, as typed on a command line or as objects.
 
@@ -124,6 +128,7 @@ class Recipe:
 
 
 KINDS: dict[str, Any] = typing.get_type_hints(Recipe)
+DEFAULTS = {each.name: each.default for each in dataclasses.fields(Recipe) if each.default is not dataclasses.MISSING}
 
 
 def alternatives(name: str) -> tuple[Any, ...]:

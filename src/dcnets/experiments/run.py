@@ -111,8 +111,8 @@ def chosen_device(name: str) -> str:
 
 def chosen_precision(recipe: Recipe, device: torch.device) -> torch.dtype:
     """The recipe's arithmetic; `auto` is bf16 on a GPU that has it."""
-    auto = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    return torch.bfloat16 if recipe.precision == "bf16" or (recipe.precision == "auto" and auto) else torch.float32
+    fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return torch.bfloat16 if recipe.arithmetic(fast) == "bfloat16" else torch.float32
 
 
 def tune_gpu() -> None:

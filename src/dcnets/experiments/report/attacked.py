@@ -12,8 +12,8 @@ from dcnets.experiments.jsonlines import plain
 from dcnets.experiments.paper import Cell
 from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
 from dcnets.experiments.reproduce.lines import Line, origin
-from dcnets.experiments.reproduce.plan import scale_of
 from dcnets.experiments.robustness.setting import MAIN
+from dcnets.experiments.scaling import scale_of
 
 SETTING = f"Ours are measured at {MAIN}; the paper tells neither."
 

@@ -14,7 +14,8 @@ from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
 from dcnets.experiments.report.attacked import is_attack, measured
 from dcnets.experiments.report.cells import VARIANTS, Aside, Collected, Result, Sample, Standard
 from dcnets.experiments.reproduce.lines import Line, origin, unlike, value
-from dcnets.experiments.reproduce.plan import folder_of, named, scale_of
+from dcnets.experiments.reproduce.plan import folder_of, named
+from dcnets.experiments.scaling import scale_of
 
 MAKER = "makes images for others"
 """Why the network that black-box images are made on is none of those that they are tried on."""

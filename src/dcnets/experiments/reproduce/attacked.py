@@ -11,13 +11,14 @@ from dcnets.experiments.data.catalogue import CATALOGUE
 from dcnets.experiments.jsonlines import plain
 from dcnets.experiments.paper import Cell
 from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
-from dcnets.experiments.reproduce.lines import DEFAULTS, Line
+from dcnets.experiments.recipe import DEFAULTS
+from dcnets.experiments.reproduce.lines import Line
 from dcnets.experiments.reproduce.plan import Job, Plan
 from dcnets.experiments.robustness.setting import MAIN
 from dcnets.experiments.robustness.study.networks import Network, trained
 from dcnets.experiments.robustness.study.tasks import Exam, Task
-from dcnets.experiments.robustness.study.words import stem_of
 from dcnets.experiments.robustness.trials import Trial
+from dcnets.experiments.scaling import stem_of
 
 TRIALS = {"fgsm": MAIN.fgsm, "bim": MAIN.bim}
 """The paper tells no setting; that under which its baseline is met best is for `dcnets study` to find."""

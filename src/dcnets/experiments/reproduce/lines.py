@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import dcnets
-from dcnets.experiments import results
+from dcnets.experiments import jsonlines
 from dcnets.experiments.fitting import differences
 from dcnets.experiments.paper import Cell, Published
-from dcnets.experiments.recipe import Recipe
+from dcnets.experiments.recipe import DEFAULTS, Recipe
 
 Line = Mapping[str, Any]
-
-DEFAULTS = {each.name: each.default for each in dataclasses.fields(Recipe) if each.default is not dataclasses.MISSING}
 
 
 def runs_in(path: Path) -> tuple[list[Line], list[str]]:
     """The lines of training runs in a file, and what is told of torn ones."""
-    if not path.exists():
-        return [], []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        lines = results.read(path)
-    runs: list[Line] = [line for line in lines if isinstance(line.get("recipe"), dict) and "top1_error" in line]
-    return runs, [str(each.message) for each in caught]
+    lines, told = jsonlines.read_and_tell(path)
+    return [line for line in lines if isinstance(line.get("recipe"), dict) and "top1_error" in line], told
 
 
 def unlike(line: Line, recipe: Recipe, arithmetic: str) -> dict[str, tuple[Any, Any]]:

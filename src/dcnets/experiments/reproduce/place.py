@@ -17,7 +17,7 @@ class Place:
 
     def arithmetic(self, recipe: Recipe) -> str:
         """A recipe's arithmetic there, as a line of results names it."""
-        return "bfloat16" if recipe.precision == "bf16" or (recipe.precision == "auto" and self.bf16) else "float32"
+        return recipe.arithmetic(self.bf16)
 
 
 def here(device: str) -> Place:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,7 @@ from dcnets.experiments.paper import Cell
 from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
 from dcnets.experiments.recipe import Recipe
 from dcnets.experiments.reproduce.lines import Line, origin, unlike
-
-SCALE = re.compile(r"-scale_([0-9.e+-]+?)(?=-from_|$)")
+from dcnets.experiments.scaling import scaled_name
 
 
 @dataclass(frozen=True)
@@ -104,15 +102,9 @@ def make(
 
 def named(recipe: Recipe, scale: float, seed: int, start: Path | None = None) -> Recipe:
     """A recipe shortened and seeded; its name tells the scale and the run that it begins with, as `dcnets train` would."""
-    name = recipe.name if scale == 1 else f"{recipe.name}-scale_{scale:g}"
+    name = scaled_name(recipe.name, scale)
     name = f"{name}-from_{start.name}" if start else name
     return dataclasses.replace(recipe if scale == 1 else recipe.scaled(scale), name=name, seed=seed)
-
-
-def scale_of(name: str) -> float:
-    """The scale that a run's name tells; 1 where it tells none."""
-    found = SCALE.search(name)
-    return float(found[1]) if found else 1.0
 
 
 def folder_of(recipe: Recipe, folder: Path) -> Path:

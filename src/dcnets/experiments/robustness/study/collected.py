@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dcnets.experiments.reproduce.plan import scale_of
-from dcnets.experiments.robustness.study.words import stem_of
 from dcnets.experiments.robustness.trials import Trial
+from dcnets.experiments.scaling import scale_of, stem_of
 
 Line = Mapping[str, Any]
 

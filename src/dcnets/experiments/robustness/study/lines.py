@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import dcnets
 from dcnets.experiments import jsonlines, results
-from dcnets.experiments.reproduce.lines import DEFAULTS
+from dcnets.experiments.recipe import DEFAULTS
 from dcnets.experiments.robustness.accuracy import Withstood
 from dcnets.experiments.robustness.setting import GRID, Setting, distance, published
 from dcnets.experiments.robustness.study.arena import Span
@@ -23,12 +22,8 @@ Line = Mapping[str, Any]
 
 def read(path: Path) -> tuple[list[Line], list[str]]:
     """The lines of a study's file, and what is told of torn ones."""
-    if not path.exists():
-        return [], []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        lines = results.read(path)
-    return [line for line in lines if "part" in line], [str(each.message) for each in caught]
+    lines, told = jsonlines.read_and_tell(path)
+    return [line for line in lines if "part" in line], told
 
 
 # -- what is there -----------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from dcnets.experiments.data.catalogue import CATALOGUE
 from dcnets.experiments.paper.tables import SUBSTITUTE_SEED, TARGETS
 from dcnets.experiments.rebuild import recipe_of
 from dcnets.experiments.recipe import Recipe
-from dcnets.experiments.reproduce.plan import scale_of
 from dcnets.experiments.robustness.study.words import words_for
+from dcnets.experiments.scaling import scale_of
 from dcnets.experiments.weights import open_checkpoint, weights
 
 PAPERS = ("cifar10", "cnn9_attack")

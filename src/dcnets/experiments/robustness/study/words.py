@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dcnets.experiments.paper.tables import BASELINE, MAGNITUDES
-from dcnets.experiments.reproduce.plan import SCALE
 
 ROWS = {magnitude: row for row, magnitude in MAGNITUDES.items()}
 SPOKEN = {None: "natural", "fgsm": "FGSM-trained", "pgd": "PGD-trained", "trades": "TRADES-trained"}
@@ -31,8 +30,3 @@ def words_for(recipe: Mapping[str, Any]) -> Words:
     magnitude = operator.split("-")[0].split("(")[0]
     name = ROWS.get(magnitude, operator) if operator else BASELINE
     return Words(name, SPOKEN[recipe.get("adversary")], ", ".join(word for word, yes in told.items() if yes))
-
-
-def stem_of(name: str) -> str:
-    """The name of a recipe, whatever its scale."""
-    return SCALE.sub("", name)
