@@ -281,10 +281,10 @@ def test_the_table_of_a_gpu_is_shown_row_by_row_and_then_whole(monkeypatch):
     assert shown[1].split() == ["resnet32", "tanh-cosine", "2", "ms", "2.2", "ms", "1.100", "1.000", "1.20", "1.08", "yes"]
     assert shown[2].split()[-3:] == ["–", "–", "–"]
     assert [line.split()[0] for line in result.stderr.splitlines()] == ["resnet32", "b-cos"]
-    ok("bench", "--table", "--results", "mine.jsonl")
+    ok("bench", "--table", "--jobs", "3", "--results", "mine.jsonl")
     assert asked == [
-        (["b-cos", "resnet32"], Path("results/bench-gpu.jsonl"), device("cuda")),
-        (gpu_table.names(), Path("mine.jsonl"), device("cuda")),
+        (["b-cos", "resnet32"], Path("results/bench-gpu.jsonl"), device("cuda"), None),
+        (gpu_table.names(), Path("mine.jsonl"), device("cuda"), 3),
     ]
 
 
@@ -293,7 +293,8 @@ def test_a_table_that_cannot_be_measured_is_refused(monkeypatch):
     for where in ("auto", "cpu", "cuda"):
         assert "--table is measured on a GPU" in refused(1, "bench", "--table", "--device", where)
     assert refused(2, "bench", "--table", "--rows", "eagre").startswith("error: unknown row 'eagre'; did you mean 'eager'?")
-    assert "add it" in refused(2, "bench", "--rows", "eager")
+    for only in (["--rows", "eager"], ["--jobs", "2"]):
+        assert "add it" in refused(2, "bench", *only)
     for more in (["cifar100-cnn9"], ["--updates", "3"], ["--no-compile"], ["--capture"]):
         assert "networks of its own" in refused(2, "bench", "--table", *more)
     assert not Path("results").exists()

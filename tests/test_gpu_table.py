@@ -5,6 +5,8 @@ import json
 import math
 import subprocess
 import sys
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,11 @@ from dcnets import DecoupledConv2d
 from dcnets.decoupled import Decoupled
 from dcnets.experiments import gpu_table, results
 from dcnets.experiments.gpu_table import bandwidth, measuring, memory, ready, timing
+from dcnets.experiments.gpu_table.apart import measured_apart
 from dcnets.experiments.gpu_table.b_cos import BCosConv2d, with_b_cos
+from dcnets.experiments.gpu_table.contest import Networks
 from dcnets.experiments.gpu_table.jobs import Job
-from dcnets.experiments.gpu_table.rows import PLAIN, ROWS, TANH
+from dcnets.experiments.gpu_table.rows import B_COS, PLAIN, ROWS, TANH
 from dcnets.experiments.gpu_table.shown import met
 from dcnets.freezing import Frozen
 from dcnets.fusing import FusedBlock
@@ -38,6 +42,19 @@ def compiled(monkeypatch):
     return seen
 
 
+@pytest.fixture
+def here(monkeypatch):
+    """Contests made ready and measured in this process; what it was asked for."""
+    asked = []
+
+    def in_turn(makers, lanes):
+        asked.append((list(makers), lanes))
+        return chain.from_iterable(make().measure() for make in makers.values())
+
+    monkeypatch.setattr(measuring, "measured_apart", in_turn)
+    return asked
+
+
 def tiny(row):
     side = 8 if row.case.network == "resnet32" else 32
     return dataclasses.replace(row, case=dataclasses.replace(row.case, batch=2, side=side, width=2))
@@ -56,7 +73,7 @@ def kinds(job):
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def test_every_row_is_measured_and_has_its_line(small, compiled, tmp_path, monkeypatch):
+def test_every_row_is_measured_and_has_its_line(small, here, compiled, tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "peak_mib", lambda job: 12.5 if job.backend == "fused" else 10.0)
     names = [name for name in gpu_table.names() if name != "bandwidth"]
     file = tmp_path / "results" / "bench-gpu.jsonl"
@@ -79,23 +96,36 @@ def test_every_row_is_measured_and_has_its_line(small, compiled, tmp_path, monke
     assert found["inference"]["how"] == "inference"
     assert found["reference"]["backend"] == "reference"
     assert all(how == {"dynamic": False} for _, how in compiled)
-    assert len(compiled) == 6 + 2 + 2 + 2  # ResNet-32, captured, inference and ResNet-18; each network once
+    assert len(compiled) == 2 * 8  # all pairs but the eager one
 
 
-def test_neighbours_share_the_plain_network_and_a_decoupled_one(small, monkeypatch):
-    built = []
-
-    class Told(Job):
-        def __init__(self, case, contender, device):
-            built.append((case.how, contender.operator))
-            super().__init__(case, contender, device)
-
-    monkeypatch.setattr(measuring, "Job", Told)
+def test_rows_of_the_same_two_networks_are_one_contest(small, here, tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "peak_mib", lambda job: 1.0)
-    rows = [row for row in measuring.ROWS if row.name in ("resnet32", "memory", "angle", "eager")]
-    assert [row["row"] for row in measuring.measure(rows, CPU)] == ["resnet32", "memory", "angle", "eager"]
-    first = [("compiled", None), ("compiled", "tanh-cosine"), ("compiled", "tanh-linear")]
-    assert built == [*first, ("eager", None), ("eager", "tanh-cosine")]
+    chosen = ["eager", "resnet32", "angle", "memory"]
+    found = list(gpu_table.table(chosen, tmp_path / "lines.jsonl", CPU, lanes=3))
+    assert [row["row"] for row in found] == ["resnet32", "memory", "angle", "eager"]
+    assert here == [(["resnet32+memory", "angle", "eager"], 3)]
+
+
+def test_half_of_the_cores_make_networks_ready_but_not_too_many(here, tmp_path, monkeypatch):
+    for cores, lanes in ((None, 1), (2, 1), (12, 6), (64, 8)):
+        monkeypatch.setattr(measuring.os, "cpu_count", lambda cores=cores: cores)
+        list(gpu_table.table([], tmp_path / "lines.jsonl", CPU))
+        assert here.pop()[1] == lanes
+
+
+def test_contests_are_measured_in_processes_and_one_that_fails_leaves_the_others_theirs(capfd):
+    rows = {row.name: tiny(row) for row in ROWS}
+    eager = dataclasses.replace(rows["eager"], contender=B_COS)
+    broken = dataclasses.replace(eager, case=dataclasses.replace(eager.case, batch=-1))
+    makers = {"first": (eager,), "broken": (broken,), "last": (eager, eager)}
+    rows = measured_apart({name: partial(Networks, of, CPU) for name, of in makers.items()}, 2)
+    found = list(islice(rows, 3))
+    with pytest.raises(RuntimeError, match="could not be measured, for the reasons above: broken"):
+        next(rows)
+    assert [row["row"] for row in found] == ["eager"] * 3
+    assert all(row["ratio"] > 0 and row["preparation"] >= 0 for row in found)
+    assert "negative dimension -1" in capfd.readouterr().err
 
 
 def test_names_of_rows():
@@ -215,7 +245,7 @@ def test_b_cos_takes_the_places_that_decoupled_layers_have():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the passes run in Triton's interpreter")
-def test_the_bandwidth_of_every_pass_is_compared_with_that_of_a_copy(tmp_path, monkeypatch):
+def test_the_bandwidth_of_every_pass_is_compared_with_that_of_a_copy(here, tmp_path, monkeypatch):
     pytest.importorskip("triton")
     shape = (2, 16, 2, 2)
     size = 4 * math.prod(shape)

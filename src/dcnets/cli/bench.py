@@ -40,12 +40,14 @@ def read_rows(text: str) -> list[str]:
 @click.option("--table", is_flag=True, help="On a GPU: the table of networks, each ratio beside its bar.")
 @click.option("--rows", type=Word("rows", read_rows, lambda: ()), metavar="ROW,…",
               help="Rows of the table, such as resnet32,memory.  [default: all]")  # fmt: skip
+@click.option("--jobs", type=count("--jobs"), metavar="N",
+              help="Networks of the table that are compiled at once.  [default: half of the cores, 8 at most]")  # fmt: skip
 @click.option("--results", "results_file", type=FILE, metavar="FILE",
               help="File to which a line for each recipe or row is appended.  "
                    f"[default: {RESULTS}, of the table {TABLE_RESULTS}]")  # fmt: skip
 def bench(
     recipes: tuple[Recipe, ...], updates: int | None, device: str, compiled: bool | None, captured: bool | None,
-    table: bool, rows: list[str] | None, results_file: Path | None,
+    table: bool, rows: list[str] | None, jobs: int | None, results_file: Path | None,
 ) -> None:  # fmt: skip
     """Time the updates of some recipes, each in turns with the ordinary network that it is a twin of.
 
@@ -55,9 +57,9 @@ def bench(
     if table:
         if recipes or (updates, compiled, captured) != (None, None, None):
             raise Misuse("--table has networks of its own; leave out recipes, --updates, --compile and --capture")
-        show_table(rows, device, results_file or TABLE_RESULTS)
-    elif rows is not None:
-        raise Misuse("--rows are those of --table; add it")
+        show_table(rows, device, jobs, results_file or TABLE_RESULTS)
+    elif (rows, jobs) != (None, None):
+        raise Misuse("--rows and --jobs are those of --table; add it")
     else:
         show_recipes([recipe.name for recipe in recipes], updates, device, compiled, captured, results_file or RESULTS)
 
@@ -91,7 +93,7 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def show_table(names: list[str] | None, device: str, results_file: Path) -> None:
+def show_table(names: list[str] | None, device: str, jobs: int | None, results_file: Path) -> None:
     """Measure rows of the table, all of them by default; each is told as soon as it is there."""
     import torch
 
@@ -100,7 +102,7 @@ def show_table(names: list[str] | None, device: str, results_file: Path) -> None
     if device == "cpu" or not torch.cuda.is_available():
         raise ValueError("--table is measured on a GPU, and there is none here; leave it out to time recipes on a CPU")
     rows = []
-    for row in gpu_table.table(names or gpu_table.names(), results_file, torch.device("cuda")):
+    for row in gpu_table.table(names or gpu_table.names(), results_file, torch.device("cuda"), jobs):
         rows.append(gpu_table.cells(row))
         click.echo("  ".join(rows[-1]), err=True)
     show(gpu_table.COLUMNS, rows, gpu_table.NUMBERS)

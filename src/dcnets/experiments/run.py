@@ -22,6 +22,7 @@ from dcnets.experiments.recipe import Recipe
 from dcnets.experiments.settings import Outcome, Settings
 from dcnets.experiments.train import Batches, fit
 from dcnets.experiments.weights import start_from
+from dcnets.fusing import fuse
 from dcnets.models.catalogue import NETWORKS, create, keywords
 
 TEST_BATCH = 1000
@@ -72,10 +73,10 @@ def build_model(recipe: Recipe, dataset: Dataset | Stream, sync: bool = False) -
 
 
 def placed(model: nn.Module, device: torch.device) -> nn.Module:
-    """The model on a device; on a GPU with channels last."""
+    """The model on a device; on a GPU with channels last, and fused."""
     model = model.to(device)
     if device.type == "cuda":
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = fuse(model.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
     return model
 
 

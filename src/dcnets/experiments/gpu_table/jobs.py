@@ -32,10 +32,15 @@ class Job:
             self.optimiser = torch.optim.Adam(parameters, lr=rate, fused=True, capturable=device.type == "cuda")
         score: Callable[[], Tensor] = self.logits if self.optimiser is None else self.loss
         self.score = score if case.how == "eager" else torch.compile(score, dynamic=False)
-        self.once = captured(self.run, device) if case.how == "captured" else warmed_up(self.run)
+        self.how = case.how
+        self.once: Callable[[], object] = warmed_up(self.run)
 
     def __call__(self) -> None:
         self.once()
+
+    def settle(self) -> None:
+        """Let cuDNN choose its algorithms anew, now that the device is ours, and record the step if it is to be captured."""
+        self.once = captured(self.run, self.device) if self.how == "captured" else warmed_up(self.run)
 
     def run(self) -> None:
         """The step, call by call."""

@@ -2,66 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
-from itertools import chain, groupby
+import os
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from dcnets.experiments import results
-from dcnets.experiments.gpu_table.bandwidth import SHAPES, bandwidth
-from dcnets.experiments.gpu_table.conditions import conditions
-from dcnets.experiments.gpu_table.jobs import Job
-from dcnets.experiments.gpu_table.memory import free, peaks
-from dcnets.experiments.gpu_table.rows import BANDWIDTH, PLAIN, ROWS, Row
-from dcnets.experiments.gpu_table.timing import in_turns
+from dcnets.experiments.gpu_table.apart import Contest, measured_apart
+from dcnets.experiments.gpu_table.bandwidth import SHAPES
+from dcnets.experiments.gpu_table.contest import Networks, Passes
+from dcnets.experiments.gpu_table.rows import BANDWIDTH, ROWS
 
-COMPILATIONS = 64
-"""How often one function may be compiled anew, once for each network and again where torch finds a reason to."""
+LANES = 8
+"""So many processes at most are given networks to compile at once."""
 
 
-def table(chosen: Iterable[str], results_file: Path, device: torch.device) -> Iterator[dict[str, Any]]:
+def table(
+    chosen: Iterable[str], results_file: Path, device: torch.device, lanes: int | None = None
+) -> Iterator[dict[str, Any]]:
     """Measure the rows of these names, each of which is appended to the results as soon as it is there.
 
     `baseline` is the plain network, or a copy on the device where the bandwidth of a pass is measured; `ratio` is to it,
-    taking turns; `control` is the baseline's second half of rounds against its first. Compilation takes most of the time.
+    taking turns; `control` is the baseline's second half of rounds against its first. First all networks are compiled,
+    `lanes` processes at a time: by default half as many as there are cores, with `LANES` at most.
     """
-    wanted = set(chosen)
-    torch.backends.cudnn.benchmark = True
-    rows = measure([row for row in ROWS if row.name in wanted], device)
-    passes = (bandwidth(shape, device) for shape in SHAPES if BANDWIDTH in wanted)
-    for found in chain(rows, chain.from_iterable(passes)):
+    lanes = lanes or max(1, min(LANES, (os.cpu_count() or 1) // 2))
+    for found in measured_apart(contests(set(chosen), device), lanes):
         results.append(results_file, {**results.environment(device.type), **found})
         yield found
 
 
-def measure(rows: Sequence[Row], device: torch.device) -> Iterator[dict[str, Any]]:
-    """The rows, with one plain network for neighbours of the same case and one of a kind for those that share it too."""
-    import torch._dynamo
-
-    with torch._dynamo.config.patch(recompile_limit=COMPILATIONS, fail_on_recompile_limit_hit=True):  # never eager unasked
-        for case, of_case in groupby(rows, lambda row: row.case):
-            plain = Job(case, PLAIN, device)
-            for contender, of_contender in groupby(of_case, lambda row: row.contender):
-                own = Job(case, contender, device)
-                for row in of_contender:
-                    found = peaks(plain, own) if row.of_memory else in_turns(plain, own, device)
-                    yield {**described(row, device), **found, "bar": row.bar, "stretch": row.stretch}
-                del own
-                free(device)
-            del plain
-            torch._dynamo.reset()
-            free(device)
-
-
-def described(row: Row, device: torch.device) -> dict[str, Any]:
-    """What a row measures, and how."""
-    case, kind = row.case, row.contender
-    path = " by the plain formula" if kind.backend == "reference" else ""
-    what = f"{kind.operator}{path}, {case.network}, {case.how}, batch {case.batch}, {case.side}×{case.side}"
-    return {
-        "row": row.name, "what": what, **asdict(case), **asdict(kind), **conditions(device),
-        "unit": "MiB" if row.of_memory else "ms",
-    }  # fmt: skip
+def contests(wanted: set[str], device: torch.device) -> dict[str, Callable[[], Contest]]:
+    """How to make ready what the rows need, by a name: neighbours that share both networks are one contest."""
+    found: dict[str, Callable[[], Contest]] = {}
+    for _, of_pair in groupby((row for row in ROWS if row.name in wanted), lambda row: (row.case, row.contender)):
+        rows = tuple(of_pair)
+        found["+".join(row.name for row in rows)] = partial(Networks, rows, device)
+    if BANDWIDTH in wanted:
+        found[BANDWIDTH] = partial(Passes, SHAPES, device)
+    return found
