@@ -582,3 +582,9 @@ def test_a_graph_has_the_launches_themselves_and_each_writes_what_it_gives_and_n
 
 def test_a_graph_with_open_sizes_keeps_the_operator():
     assert traced("dynamic")["nodes"] == {"dcnets.decouple.default": 2, "dcnets.decouple_backward.default": 2}
+
+
+def test_programs_compile_with_numbers_in_float64_and_compute_in_float32():
+    found = traced("compiled")
+    assert found["in_float64"].keys() == found["nodes"].keys()
+    assert not any(found["in_float64"].values())

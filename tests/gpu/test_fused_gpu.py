@@ -11,14 +11,15 @@ import torch
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from decisions import recorded, taken_over
 from fused_cases import (
     CANCELLED,
     ERRORS,
-    FURTHER,
     LAYERS,
     assert_close,
     conv_block,
     errors,
+    far_from,
     gradients,
     layer_of,
     operators,
@@ -103,15 +104,10 @@ PARTS = {
 }
 
 
-def assert_no_further(found, plain, truth, bound):
-    """Every result as near to the truth as the bound, or as torch's own in the same precision within a factor.
-
-    By the lengths of differences: single elements are far away where a ReLU decided by a rounded number.
-    """
-    assert found.keys() == plain.keys() == truth.keys()
-    for name, value in truth.items():
-        far, own = (((of[name].double() - value).norm() / value.norm()).item() for of in (found, plain))
-        assert far < max(bound, FURTHER * own), (name, far, own)
+def assert_near(found, truth, bound):
+    """Every result within the bound of the truth."""
+    far = far_from(truth, found)
+    assert max(far.values()) < bound, far
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -132,11 +128,11 @@ def test_blocks_units_and_chains_in_sixteen_bits(name, dtype, training, whole):
     model, x = PARTS[name]().to(DEVICE, dtype).train(training), torch.randn(16, 8, 17, 15).to(DEVICE, dtype)
     if not whole:
         model, x = model.float(), x.float()
-    truth = results(copy.deepcopy(model).double(), x.double(), "reference")
-    with torch.autocast("cuda", dtype, enabled=not whole):
-        plain = results(copy.deepcopy(model), x, "reference")
+    twin = copy.deepcopy(model).double()
+    with torch.autocast("cuda", dtype, enabled=not whole), recorded() as decisions:
         found = results(fuse(nn.Sequential(model))[0], x, "fused")
-    assert_no_further(found, plain, truth, ERRORS[dtype])
+    with taken_over(decisions):
+        assert_near(found, results(twin, x.double(), "reference"), ERRORS[dtype])
 
 
 def network(**options):
@@ -280,8 +276,10 @@ def test_gradients_of_resnet32_are_those_of_the_definition(number, unfilled):
                 zip(dict(model.named_parameters()), torch.autograd.grad(loss, list(model.parameters())), strict=True)
             )
 
-    truth = of(resnet().double(), "reference")
-    assert_no_further(of(fuse(resnet()), "fused"), of(resnet(), "reference"), truth, CANCELLED)
+    with recorded() as decisions:
+        found = of(fuse(resnet()), "fused")
+    with taken_over(decisions):
+        assert_near(found, of(resnet().double(), "reference"), CANCELLED)
 
 
 def test_a_second_call_takes_the_kernels_of_the_first(monkeypatch, unfilled):
@@ -311,8 +309,7 @@ def displaced(t):
 def test_tensors_may_begin_anywhere(dtype):
     model = nn.Sequential(conv_block(8, 16), unit_of(16, 16)).to(DEVICE, dtype)
     x = torch.randn(4, 8, 8, 8).to(DEVICE, dtype)
-    truth = gradients(copy.deepcopy(model).double(), x.double(), "reference")
-    plain = gradients(copy.deepcopy(model), x, "reference")
+    twin = copy.deepcopy(model).double()
     aligned, elsewhere, x_elsewhere = fuse(copy.deepcopy(model)), fuse(model), displaced(x)
     for module in elsewhere.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
@@ -328,5 +325,9 @@ def test_tensors_may_begin_anywhere(dtype):
         return {"y": y.detach(), "x": found[0], **dict(zip(names, found[1:], strict=True))}
 
     for _ in range(2):
-        for found in (step(aligned, x), step(elsewhere, x_elsewhere)):
-            assert_no_further(found, plain, truth, CANCELLED if dtype is torch.float32 else ERRORS[dtype])
+        for own, place in ((aligned, x), (elsewhere, x_elsewhere)):
+            with recorded() as decisions:
+                found = step(own, place)
+            with taken_over(decisions):
+                truth = gradients(twin, x.double(), "reference")
+            assert_near(found, truth, CANCELLED if dtype is torch.float32 else ERRORS[dtype])

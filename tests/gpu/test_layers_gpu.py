@@ -218,18 +218,14 @@ def test_a_training_step_with_its_running_norm_lives_in_a_cuda_graph(magnitude):
             torch.testing.assert_close(parameter.grad, other.grad, rtol=1e-4, atol=1e-4, msg=name)
 
 
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
-def test_neither_evaluation_nor_training_waits_for_the_device():
+def test_neither_evaluation_nor_training_waits_for_the_device(no_waiting):
     """The host can run ahead: nothing on the way reads a number back."""
     layer = DecoupledConv2d(4, 6, 3).cuda().eval()
     x = numbers(3, 4, 7, 6).float().cuda()
     layer(x)
-    try:
-        torch.cuda.set_sync_debug_mode("error")
+    with no_waiting():
         layer(x)
         layer.train()(x).sum().backward()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_inductor_gives_the_same_step_as_eager():

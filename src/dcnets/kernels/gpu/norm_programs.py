@@ -12,7 +12,7 @@ import triton.language as tl
 
 from dcnets.kernels.gpu.angulars import angular
 from dcnets.kernels.gpu.magnitudes import magnitude
-from dcnets.kernels.gpu.programs import columns_of, fetch, keep, mean_norm, operands, rows_of
+from dcnets.kernels.gpu.programs import columns_of, fetch, keep, mean_norm, operands, real, rows_of
 
 
 @triton.jit
@@ -116,7 +116,7 @@ def gradient_sums(
     radius, a, b, w, k_, p_, stretched, scaled = operands(
         rho, alpha, beta, k, p, weight_norm, stretch, scale, m, floor, KINDS, at, inside
     )
-    rstd = tl.rsqrt(tl.load(variance + at, mask=inside, other=1.0).to(tl.float32) + bn_eps)[None, :]
+    rstd = tl.rsqrt(tl.load(variance + at, mask=inside, other=1.0).to(tl.float32) + real(bn_eps))[None, :]
     middle = tl.load(centre + at, mask=inside, other=0.0).to(tl.float32)[None, :]
     slope = tl.load(gamma + at, mask=inside, other=0.0).to(tl.float32)[None, :]
     offset = tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)[None, :]

@@ -15,12 +15,18 @@ from dcnets.kernels.gpu.magnitudes import magnitude
 
 
 @triton.jit
+def real(number):
+    """A number in float32; from code that torch has compiled it comes in float64."""
+    return tl.cast(number, tl.float32)
+
+
+@triton.jit
 def settled(value, KIND: tl.constexpr, at, inside):
     """A value for each filter, or one for all; KIND: 0 a number, 1 a tensor of all filters, 2 of one element, 3 just 1."""
     if KIND == 3:
         return 1.0
     elif KIND == 0:
-        return value
+        return real(value)
     elif KIND == 1:
         return tl.load(value + at, mask=inside, other=1.0).to(tl.float32)[None, :]
     else:
@@ -32,7 +38,7 @@ def operands(rho, alpha, beta, k, p, weight_norm, stretch, scale, m, floor, KIND
     """(ρ·m, α, β, ‖w‖, k, p, stretch, scale); KINDS: two bits for each, and one where `rho` is r, ρ = r² + floor."""
     radius = settled(rho, KINDS & 3, at, inside)
     if (KINDS >> 16) & 1:
-        radius = radius * radius + floor
+        radius = radius * radius + real(floor)
     return (
         radius * m, settled(alpha, (KINDS >> 2) & 3, at, inside), settled(beta, (KINDS >> 4) & 3, at, inside),
         settled(weight_norm, (KINDS >> 10) & 3, at, inside), settled(k, (KINDS >> 6) & 3, at, inside),
@@ -99,7 +105,7 @@ def normalise_filter(filter, weight, unit, size, eps, BLOCK: tl.constexpr):
         at = first + tl.arange(0, BLOCK)
         w = tl.load(weight + start + at, mask=at < size, other=0.0).to(tl.float32)
         squares += w * w
-    inverse = 1.0 / tl.sqrt_rn(tl.sum(squares, axis=0) + eps)
+    inverse = 1.0 / tl.sqrt_rn(tl.sum(squares, axis=0) + real(eps))
     for first in range(0, size, BLOCK):
         at = first + tl.arange(0, BLOCK)
         w = tl.load(weight + start + at, mask=at < size, other=0.0).to(tl.float32)
@@ -116,7 +122,7 @@ def filter_backward(filter, dunit, weight, dweight, size, eps, BLOCK: tl.constex
         w = tl.load(weight + start + at, mask=at < size, other=0.0).to(tl.float32)
         squares += w * w
         products += w * tl.load(dunit + start + at, mask=at < size, other=0.0).to(tl.float32)
-    inverse = 1.0 / tl.sqrt_rn(tl.sum(squares, axis=0) + eps)
+    inverse = 1.0 / tl.sqrt_rn(tl.sum(squares, axis=0) + real(eps))
     along = tl.sum(products, axis=0) * inverse * inverse
     for first in range(0, size, BLOCK):
         at = first + tl.arange(0, BLOCK)
@@ -175,7 +181,7 @@ def prepare(
                         z, y, x = d + i * gap0, h + j * gap1, w + k * gap2
                         seen = live & (z >= 0) & (z < depth) & (y >= 0) & (y < height) & (x >= 0) & (x < width)
                         s += tl.load(sums + ((image * depth + z) * height + y) * width + x, mask=seen, other=0.0)
-            n = tl.sqrt_rn(s + eps)
+            n = tl.sqrt_rn(s + real(eps))
             tl.store(norms + at, n, mask=live)
             total += tl.where(live, n, 0.0)
         tl.store(partials + tl.program_id(0), tl.sum(total, axis=0))
@@ -219,7 +225,7 @@ def respond(
         if BIAS:
             offset += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)[None, :]
         if NORMALISED:
-            rstd = tl.rsqrt(tl.load(variance + at, mask=inside, other=1.0).to(tl.float32) + bn_eps)
+            rstd = tl.rsqrt(tl.load(variance + at, mask=inside, other=1.0).to(tl.float32) + real(bn_eps))
             slope = (rstd * tl.load(gamma + at, mask=inside, other=0.0).to(tl.float32))[None, :]
             middle = tl.load(centre + at, mask=inside, other=0.0).to(tl.float32)[None, :]
         both = live[:, None] & inside[None, :]
@@ -277,7 +283,7 @@ def respond_backward(
         offset += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)[None, :]
     slope = 1.0 + tl.zeros([1, WIDTH], dtype=tl.float32)
     if NORMALISED:
-        rstd = tl.rsqrt(tl.load(variance + at, mask=inside, other=1.0).to(tl.float32) + bn_eps)[None, :]
+        rstd = tl.rsqrt(tl.load(variance + at, mask=inside, other=1.0).to(tl.float32) + real(bn_eps))[None, :]
         middle = tl.load(centre + at, mask=inside, other=0.0).to(tl.float32)[None, :]
         slope = tl.load(gamma + at, mask=inside, other=0.0).to(tl.float32)[None, :]
         outward = slope * rstd
@@ -354,7 +360,7 @@ def mean_gradient(totals, rho, filters, floor, KIND: tl.constexpr, RAW: tl.const
     """dm = Σ ρ·d over all filters, d being the gradient of ρ·m."""
     radius = tl.reshape(settled(rho, KIND, at, inside) + tl.zeros([1, at.shape[0]], dtype=tl.float32), [at.shape[0]])
     if RAW:
-        radius = radius * radius + floor
+        radius = radius * radius + real(floor)
     return tl.sum(tl.where(inside, tl.load(totals + at, mask=inside, other=0.0) * radius, 0.0), axis=0)
 
 

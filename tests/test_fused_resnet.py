@@ -1,0 +1,76 @@
+"""ResNet-32 through Triton's interpreter: every gradient along the definition's trajectory, against float64."""
+
+import copy
+
+import pytest
+import torch
+from decisions import recorded, taken_over
+from fused_cases import CANCELLED, far_from
+from torch import nn
+
+from dcnets import dispatch, functional, models
+from dcnets.fusing import fuse
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has it in full width")
+
+
+def images_of(step):
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(4, 3, 16, 16, generator=generator), torch.randint(10, (4,), generator=generator)
+
+
+def loss_of(model, step, path):
+    images, labels = images_of(step)
+    with functional.backend(path):
+        return nn.functional.cross_entropy(model(images.to(model.classifier.weight.dtype)), labels)
+
+
+def gradients_of(model, step, path):
+    found = torch.autograd.grad(loss_of(model, step, path), list(model.parameters()))
+    return dict(zip(dict(model.named_parameters()), found, strict=True))
+
+
+@pytest.fixture(scope="module")
+def trajectory():
+    """Networks along a training by the definition: before steps 0, 100 and 500."""
+    torch.manual_seed(0)
+    model, kept = models.create("resnet32", num_classes=10, operator="tanh-cosine", width=8), {}
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(501):
+        if step in (0, 100, 500):
+            kept[step] = copy.deepcopy(model)
+        optimiser.zero_grad()
+        loss_of(model, step, "auto").backward()
+        optimiser.step()
+    return kept
+
+
+@pytest.mark.parametrize("step", [0, 100, 500])
+def test_gradients_along_the_trajectory_of_the_definition(trajectory, step, monkeypatch):
+    model = trajectory[step]
+    twin = copy.deepcopy(model).double()
+    monkeypatch.setattr(dispatch, "INTERPRETED", True)
+    with recorded() as decisions:
+        found = gradients_of(fuse(copy.deepcopy(model)), step, "fused")
+    assert len(decisions) == 30  # of 31 layers: the stem has no ReLU of its own
+    with taken_over(decisions):
+        far = far_from(gradients_of(twin, step, "reference"), found)
+    assert max(far.values()) < CANCELLED, far
+
+
+def test_one_decision_has_gradients_behind_it():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)).double()
+    x = torch.randn(5, 3, dtype=torch.float64)
+
+    def gradient():
+        return torch.autograd.grad(model(x).sum(), model[0].weight)[0]
+
+    with recorded() as decisions:
+        own = gradient()
+    with taken_over(decisions):
+        assert torch.equal(gradient(), own)
+    decisions[0][2, 1] ^= True
+    with taken_over(decisions):
+        assert not torch.allclose(gradient(), own, atol=1e-3)
