@@ -74,7 +74,7 @@ def kinds(job):
 
 
 def test_every_row_is_measured_and_has_its_line(small, here, compiled, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "peak_mib", lambda job: 12.5 if job.backend == "fused" else 10.0)
+    monkeypatch.setattr(memory, "peak_mib", lambda job: 12.5 if job.path.fuse else 10.0)
     names = [name for name in gpu_table.names() if name != "bandwidth"]
     file = tmp_path / "results" / "bench-gpu.jsonl"
     found = {}
@@ -94,9 +94,9 @@ def test_every_row_is_measured_and_has_its_line(small, here, compiled, tmp_path,
     assert limits["b-cos"] == limits["reference"] == (None, None)
     assert (found["memory"]["ratio"], found["memory"]["unit"]) == (1.25, "MiB")
     assert found["inference"]["how"] == "inference"
-    assert found["reference"]["backend"] == "reference"
+    assert found["reference"]["path"] == "reference"
     assert all(how == {"dynamic": False} for _, how in compiled)
-    assert len(compiled) == 2 * 8  # all pairs but the eager one
+    assert len(compiled) == 2 * 9  # all pairs but the three eager ones
 
 
 def test_rows_of_the_same_two_networks_are_one_contest(small, here, tmp_path, monkeypatch):

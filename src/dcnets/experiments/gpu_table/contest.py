@@ -12,6 +12,7 @@ from dcnets.experiments.gpu_table.bandwidth import bandwidth, passes
 from dcnets.experiments.gpu_table.conditions import conditions
 from dcnets.experiments.gpu_table.jobs import Job
 from dcnets.experiments.gpu_table.memory import free, peaks
+from dcnets.experiments.gpu_table.paths import PATHS
 from dcnets.experiments.gpu_table.rows import PLAIN, Row
 from dcnets.experiments.gpu_table.timing import in_turns
 
@@ -54,8 +55,8 @@ class Passes:
 def described(row: Row, device: torch.device) -> dict[str, Any]:
     """What a row measures, and how."""
     case, kind = row.case, row.contender
-    path = " by the plain formula" if kind.backend == "reference" else ""
-    what = f"{kind.operator}{path}, {case.network}, {case.how}, batch {case.batch}, {case.side}×{case.side}"
+    own = f"{kind.operator}{PATHS[kind.path].words}"
+    what = f"{own}, {case.network}, {case.how}, batch {case.batch}, {case.side}×{case.side}"
     return {
         "row": row.name, "what": what, **asdict(case), **asdict(kind), **conditions(device),
         "unit": "MiB" if row.of_memory else "ms",

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dcnets import functional
 from dcnets.experiments.gpu_table.conditions import precision
 from dcnets.experiments.gpu_table.networks import build
+from dcnets.experiments.gpu_table.paths import PATHS
 from dcnets.experiments.gpu_table.ready import captured, warmed_up
 from dcnets.experiments.gpu_table.rows import Case, Contender
 from dcnets.experiments.update import arithmetic
@@ -21,7 +21,7 @@ class Job:
     """One training step, Adam included, or one inference, of a network on a random batch each time that it is called."""
 
     def __init__(self, case: Case, contender: Contender, device: torch.device) -> None:
-        self.device, self.backend = device, contender.backend
+        self.device, self.path = device, PATHS[contender.path]
         self.model = build(case, contender, device)
         self.x = torch.randn(case.batch, 3, case.side, case.side, device=device).to(memory_format=torch.channels_last)
         self.y = torch.randint(case.classes, (case.batch,), device=device)
@@ -44,7 +44,7 @@ class Job:
 
     def run(self) -> None:
         """The step, call by call."""
-        with functional.backend(self.backend):
+        with self.path.taken():
             if self.optimiser is None:
                 with torch.no_grad():
                     self.score()

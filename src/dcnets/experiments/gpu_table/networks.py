@@ -9,6 +9,7 @@ from torch import nn
 
 import dcnets
 from dcnets.experiments.gpu_table.b_cos import with_b_cos
+from dcnets.experiments.gpu_table.paths import PATHS
 from dcnets.experiments.gpu_table.rows import B_COS, PLAIN, Case, Contender
 from dcnets.fusing import fuse
 from dcnets.models import create
@@ -24,4 +25,4 @@ def build(case: Case, contender: Contender, device: torch.device) -> nn.Module:
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if case.how == "inference":
         model = dcnets.freeze(model) if decoupled else model.eval()
-    return fuse(model) if contender.backend == "fused" else model
+    return fuse(model) if PATHS[contender.path].fuse else model

@@ -21,10 +21,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Contender:
-    """What stands in the place of the convolutions, and the path that computes it."""
+    """What stands in the place of the convolutions, and the path that computes it, by its name in `paths`."""
 
     operator: str | None
-    backend: str = "fused"
+    path: str = "fused"
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,11 @@ ROWS = (  # those that share networks stand together
     Row("segmented", CIFAR, Contender("segmented-square_cosine"), 1.25, 1.10),
     Row("angle", CIFAR, Contender("tanh-linear"), 1.25, 1.10),
     Row("b-cos", CIFAR, B_COS),
-    Row("reference", CIFAR, replace(TANH, backend="reference")),
+    Row("reference", CIFAR, replace(TANH, path="reference")),
+    Row("layers", CIFAR, replace(TANH, path="layers")),
     Row("eager", replace(CIFAR, how="eager"), TANH, 1.5, 1.2),
+    Row("eager-layers", replace(CIFAR, how="eager"), replace(TANH, path="layers")),
+    Row("eager-torch", replace(CIFAR, how="eager"), replace(TANH, path="torch")),
     Row("captured", replace(CIFAR, batch=128, how="captured"), TANH, 1.25, 1.10),
     Row("inference", replace(CIFAR, how="inference"), TANH, 1.10, 1.03),
     Row("resnet18", IMAGENET, TANH, 1.20, 1.08),
