@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 pytest.importorskip("triton")
 
-from dcnets.kernels.gpu import launcher, programs, tapes
+from dcnets.kernels.gpu import edge_programs, launcher, tapes
 from dcnets.kernels.gpu.tapes import Taped
 
 
@@ -135,7 +135,7 @@ def test_a_tape_keeps_no_tensor(calls):
 def test_launches_are_on_the_tape(monkeypatch):
     def squared(x):
         sums = torch.empty(2, 1, 12)
-        launcher.run(programs.square_sums, (2, 1, 1), (x, sums), (24, 12, 1, 3, 36, 1, 12), {"ROWS": 16, "CHANNELS": 4})
+        launcher.run(edge_programs.square_sums, (2, 1, 1), (x, sums), (24, 12, 1, 3, 36, 1, 12), {"ROWS": 16, "CHANNELS": 4})
         return (sums,)
 
     taped = Taped(squared)

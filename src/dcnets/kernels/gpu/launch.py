@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dcnets.kernels.gpu import angulars, magnitudes, norm_programs, programs
+from dcnets.kernels.gpu import angulars, edge_programs, magnitudes, norm_programs, programs
 from dcnets.kernels.gpu.launcher import ceiling, power_of_two, run
 from dcnets.kernels.gpu.layout import Steps, Windows, steps, steps_of
 from dcnets.options import RADIUS_FLOOR
@@ -54,7 +54,7 @@ def square_sums(x: Tensor, groups: int) -> Tensor:
     width = width_of(channels)
     rows = max(1, TILE // width)
     run(
-        programs.square_sums, (ceiling(batch * positions, rows), groups, 1), (x, sums),
+        edge_programs.square_sums, (ceiling(batch * positions, rows), groups, 1), (x, sums),
         (batch * positions, positions, groups, channels, *steps_of(x)), {"ROWS": rows, "CHANNELS": width},
     )  # fmt: skip
     return sums
@@ -72,7 +72,7 @@ def prepare(sums: Tensor, view: Windows, eps: float, weight: Tensor | None, dtyp
     unit = n if weight is None else torch.empty_like(weight, dtype=dtype)
     filters, size = (0, 1) if weight is None else (weight.shape[0], weight.numel() // weight.shape[0])
     run(
-        programs.prepare, (parts + filters, 1, 1), (n if weight is None else weight, unit, sums, n, partials),
+        edge_programs.prepare, (parts + filters, 1, 1), (n if weight is None else weight, unit, sums, n, partials),
         (size, parts, n.numel(), eps, *view.arguments), {**view.taps, "BLOCK": BLOCK, "FILTER": FILTER},
     )  # fmt: skip
     return n, partials, unit
@@ -287,7 +287,7 @@ class Layer:
         )
         filters = self.z.shape[1]
         run(
-            programs.finish, (1 + blocks + kernels, 1, 1),
+            edge_programs.finish, (1 + blocks + kernels, 1, 1),
             (
                 dn, n, dsums, *((n, n, n) if dweight is None else (dunit, weight, dweight)),
                 *((n, 1.0, m, n, n) if totals is None else (totals, self.values[0], m, dradius, dmean)),
@@ -340,6 +340,6 @@ def add_norm_gradient(dx: Tensor, x: Tensor, dsums: Tensor, groups: int) -> None
     width = width_of(channels)
     rows = max(1, TILE // width)
     run(
-        programs.add_norm_gradient, (ceiling(batch * positions, rows), groups, 1), (dx, x, dsums),
+        edge_programs.add_norm_gradient, (ceiling(batch * positions, rows), groups, 1), (dx, x, dsums),
         (batch * positions, positions, groups, channels, *steps_of(dx), *steps_of(x)), {"ROWS": rows, "CHANNELS": width},
     )  # fmt: skip

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from dcnets.kernels.gpu.angulars import angular
 from dcnets.kernels.gpu.magnitudes import magnitude
-from dcnets.kernels.gpu.programs import columns_of, fetch, keep, mean_norm, operands, real, rows_of
+from dcnets.kernels.gpu.pieces import columns_of, fetch, keep, mean_norm, operands, real, rows_of
 
 
 @triton.jit
