@@ -108,6 +108,11 @@ CHAINS = {
     "three blocks, the second strided": lambda: (
         nn.Sequential(conv_block(3, 4), conv_block(4, 6, stride=2), conv_block(6, 3, 1, relu=False)), (3, 3, 6, 7), 1,
     ),
+    "a flat sequence": lambda: (
+        nn.Sequential(
+            *conv_block(3, 4), *conv_block(4, 5, relu=False), nn.Dropout(0.0), *conv_block(5, 3), conv_block(3, 2),
+        ), (3, 3, 5, 6), 2,
+    ),
     "sequences in a sequence": lambda: (
         nn.Sequential(nn.Sequential(conv_block(3, 4), conv_block(4, 4)), nn.Sequential(conv_block(4, 3))), (2, 3, 5, 6), 1,
     ),

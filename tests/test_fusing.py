@@ -256,6 +256,46 @@ def test_a_sequence_that_is_a_block_itself_becomes_one():
     assert_close(results(fused, x, "fused"), results(model.double(), x.double(), "reference"))
 
 
+def flat():
+    return nn.Sequential(*conv_block(3, 4), nn.MaxPool2d(2), *conv_block(4, 3, relu=False))
+
+
+def test_rows_of_modules_in_a_flat_sequence_are_blocks_under_their_names(counted):
+    plain = flat()
+    model = fuse(copy.deepcopy(plain))
+    assert type(model) is FusedSequence
+    assert [type(part) for part in model.parts()] == [FusedBlock, nn.MaxPool2d, FusedBlock]
+    assert list(model.state_dict()) == list(plain.state_dict())
+    assert [name for name, _ in model.named_modules()] == [name for name, _ in plain.named_modules()]
+    x = torch.randn(2, 3, 6, 6)
+    for twin in (model, copy.deepcopy(model), through_pickle(model)):
+        assert_close(results(twin, x, "fused"), results(copy.deepcopy(plain).double(), x.double(), "reference"), deep=True)
+    assert counted["layers"] == 3 * 2
+
+
+def test_a_module_of_a_flat_sequence_can_be_exchanged(counted):
+    model = fuse(flat())
+    x = torch.randn(2, 3, 6, 6)
+    results(model, x, "fused")
+    model[4] = dcnets.DecoupledConv2d(4, 3, 1, magnitude="ball")
+    model.append(nn.ReLU())
+    twin = copy.deepcopy(nn.Sequential(*model)).double()
+    assert [type(part) for part in model.parts()] == [FusedBlock, nn.MaxPool2d, FusedBlock]
+    assert_close(results(model, x, "fused"), results(twin, x.double(), "reference"), deep=True)
+    model[1].register_forward_hook(lambda module, given, y: 2 * y)
+    assert torch.allclose(results(model, x, "fused")["y"], results(nn.Sequential(*model), x, "reference")["y"], atol=1e-4)
+
+
+def test_a_compiled_flat_sequence_is_one_graph(counted):
+    torch._dynamo.reset()
+    model, x = fuse(flat()), torch.randn(2, 3, 6, 6)
+    twin = copy.deepcopy(model)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    with functional.backend("fused"):
+        torch.testing.assert_close(compiled(x), twin(x))
+    torch.testing.assert_close(model[1].running_mean, twin[1].running_mean)
+
+
 def test_fusing_twice_is_fusing_once(counted):
     model = nn.Sequential(conv_block(3, 4), unit_of(4, 4))
     twin = copy.deepcopy(model).double()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from operator import is_not
 from typing import Any, cast
 
 import torch
@@ -26,15 +28,20 @@ def fuse(model: nn.Module) -> nn.Module:
     In the model itself, whose names, parameters and checkpoints stay; the model is returned. It changes what the Triton
     path does and nothing else: see `functional.backend`. For inference fuse a frozen model.
 
-    A block is an `nn.Sequential` of a decoupled layer and its batch norm, its ReLU, or both. Blocks that follow each other,
-    in an `nn.Sequential` or in the networks of `dcnets.models`, hand on the sums of squares of their outputs.
+    A block is a decoupled layer with its batch norm, its ReLU, or both, in a row in an `nn.Sequential`, as all of it or as a
+    part. Blocks that follow each other, there or in the networks of `dcnets.models`, hand on the sums of squares of their
+    outputs. Modules that call their layers themselves stay as they are.
     """
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
             if child is not None and (kind := kind_for(child)) is not None:
                 parent._modules[name] = become(child, kind)
     kind = kind_for(model)
-    return model if kind is None else become(model, kind)
+    model = model if kind is None else become(model, kind)
+    for module in model.modules():
+        if isinstance(module, FusedSequence):
+            module.parts()  # found now, not when torch.compile looks on
+    return model
 
 
 def kind_for(module: nn.Module) -> type[FusedBlock] | type[FusedUnit] | type[FusedSequence] | None:
@@ -174,15 +181,34 @@ class FusedUnit(ResidualUnit, Link):
 
 
 class FusedSequence(nn.Sequential, Link):
-    """A sequence whose blocks speak to each other."""
+    """A sequence whose blocks speak to each other, be they modules of their own or some of its modules in a row."""
 
     def forward(self, x: Any) -> Any:
-        return in_turn(self._modules.values(), x)
+        return in_turn(self.parts(), x)
 
     def wants(self) -> Wants:
-        """What its first module would like to know."""
-        return wants_of(self._modules.values())
+        """What its first part would like to know."""
+        return wants_of(self.parts())
 
     def linked(self, x: Tensor, known: Known, seen: Seen, wanted: Wants) -> tuple[Tensor, Known]:
         """The output and what is known of it."""
-        return linked_in_turn(self._modules.values(), x, known, seen, wanted)
+        return linked_in_turn(self.parts(), x, known, seen, wanted)
+
+    def parts(self) -> list[nn.Module]:
+        """Its modules, those of a block as one; they are found anew when a module is no longer what it was."""
+        modules = list(self._modules.values())
+        before: Any = self.__dict__.get("found")
+        if before is None or len(before[0]) != len(modules) or any(map(is_not, before[0], modules)):
+            before = self.__dict__["found"] = modules, grouped(modules)
+        found: list[nn.Module] = before[1]
+        return found
+
+
+def grouped(modules: Iterable[nn.Module | None]) -> list[nn.Module]:
+    """The modules, but each longest row of them that can be a block as one: a block that nobody else knows."""
+    own, found = [module for module in modules if module is not None], []
+    while own:
+        length = next((length for length in (3, 2) if fit(own[:length]) and len(own) >= length), 1)
+        found.append(own[0] if length == 1 else FusedBlock(*own[:length]))
+        del own[:length]
+    return found

@@ -9,10 +9,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tiny import tiny_model, tiny_source
 
+from dcnets import functional
 from dcnets.experiments.data.resident import in_order
 from dcnets.experiments.data.sets import Split
 from dcnets.experiments.settings import Settings
 from dcnets.experiments.train import fit
+from dcnets.fusing import fuse
 
 MARKS = [
     pytest.mark.usefixtures("no_filling"),
@@ -25,13 +27,16 @@ EAGER, CAPTURED = Settings(quiet=True), Settings(quiet=True, captured=True)
 COMPILED = Settings(quiet=True, captured=True, compiled=True)
 
 
-def trained(digits, recipe, settings, folder=None, precision=torch.float32, **model):
+def trained(digits, recipe, settings, folder=None, precision=torch.float32, fused=False, **model):
     network = tiny_model(**model).to(DEVICE)
+    if fused:
+        network = fuse(network)
     torch.manual_seed(1)
     source = tiny_source(digits, recipe, device=DEVICE, pieces=settings.pieces, compiled=settings.compiled)
     test = Split(digits.test.images.to(DEVICE), digits.test.labels.to(DEVICE))
-    outcome = fit(
-        network, source, recipe, lambda: in_order(test, 50, mean=digits.mean, std=digits.std, device=DEVICE),
-        folder=folder, device=DEVICE, precision=precision, settings=settings,
-    )  # fmt: skip
+    with functional.backend("fused" if fused else "auto"):
+        outcome = fit(
+            network, source, recipe, lambda: in_order(test, 50, mean=digits.mean, std=digits.std, device=DEVICE),
+            folder=folder, device=DEVICE, precision=precision, settings=settings,
+        )  # fmt: skip
     return network, outcome

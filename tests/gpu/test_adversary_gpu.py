@@ -23,13 +23,16 @@ HOW = pytest.mark.parametrize("settings", [CAPTURED, COMPILED], ids=["captured",
 
 
 @HOW
-@pytest.mark.parametrize("fields", [FGSM, WIDE, TRADES], ids=lambda fields: fields["adversary"])
-def test_a_captured_run_is_that_of_single_calls(digits, settings, fields, monkeypatch):
+@pytest.mark.parametrize(
+    ("fields", "fused"), [(FGSM, False), (WIDE, False), (TRADES, False), (FGSM, True), (WIDE, True)],
+    ids=["fgsm", "pgd", "trades", "fgsm, fused", "pgd, fused"],
+)  # fmt: skip
+def test_a_captured_run_is_that_of_single_calls(digits, settings, fields, fused, monkeypatch):
     """Random starts too: a replay draws from the generator what single calls would."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # a sign turns at the smallest error of a gradient
     recipe = tiny_recipe(**fields, optimiser="sgd", rate=0.01, penalty_weight=0.01, iterations=6, evaluate_every=0.25)
     model, outcome = trained(digits, recipe, EAGER, dropout=0.0)
-    twin, found = trained(digits, recipe, settings, dropout=0.0)
+    twin, found = trained(digits, recipe, settings, dropout=0.0, fused=fused)
     for key in ("loss", "rate"):
         assert [row[key] for row in found.history] == pytest.approx([row[key] for row in outcome.history], rel=1e-3), key
     for (name, a), b in zip(model.state_dict().items(), twin.state_dict().values(), strict=True):

@@ -29,6 +29,16 @@ def test_a_captured_run_is_that_of_single_calls(digits, settings, changes):
         torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-3, msg=name)
 
 
+@pytest.mark.parametrize("settings", [EAGER, CAPTURED, COMPILED], ids=["eager", "captured", "compiled"])
+def test_a_fused_run_is_that_of_the_plain_formula(digits, settings):
+    recipe = tiny_recipe(rate=3e-3, penalty_weight=0.01)
+    model, outcome = trained(digits, recipe, EAGER, dropout=0.0)
+    twin, found = trained(digits, recipe, settings, dropout=0.0, fused=True)
+    assert [row["loss"] for row in found.history] == pytest.approx([row["loss"] for row in outcome.history], rel=2e-3)
+    for (name, a), b in zip(model.state_dict().items(), twin.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-3, msg=name)
+
+
 def test_captured_pieces_are_the_whole_batch(digits):
     recipe = tiny_recipe(optimiser="sgd", rate=0.01, operator=None)
     plain = {"operator": False, "batch_norm": False, "dropout": 0.0}

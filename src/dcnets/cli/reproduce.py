@@ -89,6 +89,7 @@ def reproduce(
     from dcnets.experiments.reproduce.attacked import beside_file
     from dcnets.experiments.reproduce.carry_out import carry_out
     from dcnets.experiments.reproduce.lines import runs_in
+    from dcnets.experiments.reproduce.local import Local
     from dcnets.experiments.reproduce.perform import Order
     from dcnets.experiments.settings import Settings
 
@@ -114,8 +115,10 @@ def reproduce(
         missing = plan.missing
         if not as_json:
             reproducing.plan(plan, cells)
+        if isinstance(engine, Local) and where.device == "cuda" and jobs > 1 and missing:
+            engine.share(err)
         expected = reproducing.expected(missing, order, folder, err)
-        if engine_name == "local" and jobs > 1 and missing:
+        if isinstance(engine, Local) and jobs > 1 and missing:
             engine.lanes = reproducing.lanes(expected, order, folder, jobs, err)
         outlook = reproducing.outlook(plan, expected, engine.lanes, where, seeds, scale)
         speak(outlook.told)

@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 from dcnets.experiments.reproduce.perform import Ended, Order, attempt
 from dcnets.experiments.reproduce.place import Place, here
 from dcnets.experiments.reproduce.plan import Job
+from dcnets.experiments.reproduce.sharing import adopt, shared_gpu, variables
 
 LOG = "log.txt"
 """The file in a run's folder that has what its process would have said."""
@@ -30,6 +33,11 @@ class Local:
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload([PRELOADED])
         self.running: dict[Job, tuple[Any, Connection]] = {}
+        self.sharing = ExitStack()
+
+    def share(self, told: Callable[[str], None]) -> None:
+        """Let runs share the GPU until `close`, or have it `told` why they do not."""
+        self.sharing.enter_context(shared_gpu(told))
 
     def place(self, device: str) -> Place:
         """The device of the runs."""
@@ -43,7 +51,7 @@ class Local:
     def start(self, job: Job, order: Order) -> None:
         """Begin a run."""
         own, its = self.context.Pipe(duplex=False)
-        process = self.context.Process(target=work, args=(job, order, its), name=job.title)
+        process = self.context.Process(target=work, args=(job, order, variables(), its), name=job.title)
         process.start()
         its.close()
         self.running[job] = process, own
@@ -76,10 +84,11 @@ class Local:
             process.join(GRACE)
 
     def close(self) -> None:
-        """End what still runs, at once, with all that it has started."""
+        """End what still runs, at once, with all that it has started, then the sharing of the GPU."""
         for process, own in self.running.values():
             self.bury(process, own, 0)
         self.running.clear()
+        self.sharing.close()
 
     @staticmethod
     def bury(process: Any, own: Connection, seconds: float) -> None:
@@ -94,15 +103,16 @@ class Local:
             process.join(EXIT)
 
 
-def work(job: Job, order: Order, answer: Connection) -> None:
+def work(job: Job, order: Order, variables: Mapping[str, str | None], answer: Connection) -> None:
     """The life of a process: a run, its words in a log, and a wish to stop when the parent dies."""
-    apart(job.folder / LOG)
+    apart(job.folder / LOG, variables)
     answer.send(attempt(job, order))
 
 
-def apart(log: Path) -> None:
+def apart(log: Path, variables: Mapping[str, str | None]) -> None:
     """Leave the terminal's group, whose Ctrl-C is the parent's to pass on, and follow the parent into death."""
     os.setsid()
+    adopt(variables)  # the server that this process was forked from may be older than what the parent has in them
     multiprocessing.set_start_method(None, force=True)  # what decodes images starts as anywhere, not as this process did
     log.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)

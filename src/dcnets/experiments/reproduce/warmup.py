@@ -6,7 +6,7 @@ import dataclasses
 import math
 import multiprocessing
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,8 +16,10 @@ from dcnets.experiments import jsonlines, results
 from dcnets.experiments.data.catalogue import CATALOGUE
 from dcnets.experiments.recipe import Recipe
 from dcnets.experiments.reproduce.local import GRACE, PRELOADED, apart
+from dcnets.experiments.reproduce.mps import PIPES
 from dcnets.experiments.reproduce.perform import Order
 from dcnets.experiments.reproduce.plan import Job
+from dcnets.experiments.reproduce.sharing import variables
 
 FILE, LOG = "warmup.jsonl", "warmup.txt"
 """Where measurements are kept, beside the runs: the same command does not measure again; and what their processes say."""
@@ -90,6 +92,7 @@ def measured(recipe: Recipe, order: Order, folder: Path, lanes: int = 1, *, told
     key = {
         "device": place["device"], "dcnets": place["dcnets"], "torch": place["torch"], "kind": list(kind(recipe)),
         "compiled": order.settings.compiled, "captured": order.settings.captured, "threads": order.threads, "lanes": lanes,
+        "shared": lanes > 1 and bool(variables()[PIPES]),
     }  # fmt: skip
     path = folder / FILE
     for line in jsonlines.read(path) if path.exists() else ():
@@ -111,7 +114,7 @@ def apart_together(recipe: Recipe, order: Order, folder: Path, lanes: int) -> li
     try:
         for _ in range(lanes):
             own, its = context.Pipe(duplex=False)
-            process = context.Process(target=work, args=(recipe, order, folder / LOG, barrier, its))
+            process = context.Process(target=work, args=(recipe, order, folder / LOG, variables(), barrier, its))
             process.start()
             its.close()
             started.append((process, own))
@@ -127,9 +130,11 @@ def apart_together(recipe: Recipe, order: Order, folder: Path, lanes: int) -> li
             process.join(GRACE)
 
 
-def work(recipe: Recipe, order: Order, log: Path, barrier: Any, answer: Connection) -> None:
+def work(
+    recipe: Recipe, order: Order, log: Path, variables: Mapping[str, str | None], barrier: Any, answer: Connection
+) -> None:  # fmt: skip
     """The life of a measuring process."""
-    apart(log)
+    apart(log, variables)
     try:
         answer.send(measure(recipe, order, barrier))
     except BaseException:
