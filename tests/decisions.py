@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from dcnets.fusing import FusedBlock
+from dcnets.fused_blocks import FusedBlock
 
 
 @contextmanager

@@ -30,7 +30,9 @@ from torch._dynamo.backends.common import aot_autograd
 
 import dcnets
 from dcnets import dispatch, functional, models
-from dcnets.fusing import FusedBlock, FusedSequence, FusedUnit, fuse
+from dcnets.fused_blocks import FusedBlock, FusedSequence
+from dcnets.fused_units import FusedUnit
+from dcnets.fusing import fuse
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs these programs as they are")
@@ -67,7 +69,7 @@ def check(model, x, kind=FusedBlock):
     """Output, gradients and running statistics against those of the float64 model."""
     twin = copy.deepcopy(model).double()
     fused = fuse(nn.Sequential(model))[0]
-    assert type(fused) is kind
+    assert isinstance(fused, kind)
     deep = kind is not FusedBlock
     assert_close(results(fused, x, "fused"), results(twin, x.double(), "reference"), deep=deep)
 

@@ -10,7 +10,8 @@ from fused_cases import CHAINS, UNITS, assert_close, conv_block, results
 from torch import nn
 
 from dcnets import dispatch, functional, routes
-from dcnets.fusing import FusedBlock, fuse
+from dcnets.fused_blocks import FusedBlock
+from dcnets.fusing import fuse
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs these programs as they are")

@@ -28,12 +28,12 @@ echo "$@$said $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY ${CUDA_VISIBLE_DE
 case "$MOOD $@$said" in
 "fails -d") echo "no driver"; exit 3 ;;
 "hangs -d" | "deaf get_server_list" | "stubborn quit"*) exec sleep 60 ;;
-*" -d") case "$MOOD" in slow) ;; *) touch "$CUDA_MPS_PIPE_DIRECTORY/control" ;; esac
-    (case "$MOOD" in slow) sleep 0.3; touch "$CUDA_MPS_PIPE_DIRECTORY/control" ;; esac
-     while [ -e "$CUDA_MPS_PIPE_DIRECTORY/control" ]; do sleep 0.02; done) &
+*" -d")
+    [ "$MOOD" = slow ] || touch "$DAEMON.lives"
+    ([ "$MOOD" = slow ] && sleep 0.3 && touch "$DAEMON.lives"; while [ -e "$DAEMON.lives" ]; do sleep 0.02; done) &
     echo $! > "$DAEMON" ;;
-*get_server_list) [ -e "$CUDA_MPS_PIPE_DIRECTORY/control" ] ;;
-*quit*) rm "$CUDA_MPS_PIPE_DIRECTORY/control" ;;
+*get_server_list) [ -e "$DAEMON.lives" ] ;;
+*quit*) rm "$DAEMON.lives" ;;
 esac
 """
 """What stands for nvidia-cuda-mps-control: it records how it was called, and its daemon lives until it is told to quit."""
@@ -59,7 +59,8 @@ def program(tmp_path, monkeypatch):
         record = tmp_path / "record"
         return [line.split() for line in record.read_text().splitlines()] if record.exists() else []
 
-    return calls
+    yield calls
+    (tmp_path / "daemon.lives").unlink(missing_ok=True)  # what a failed test has left ends
 
 
 def daemon_runs(tmp_path):

@@ -1,10 +1,22 @@
 """Conversion of the networks that others publish: timm's and torchvision's, on whatever device there is."""
 
+import copy
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from decisions import recorded, taken_over
+from fused_cases import CANCELLED, far_from, gradients
+
 from dcnets import DecoupledConv2d, convert, freeze, pretrained_select
+from dcnets.decoupled import Decoupled
+from dcnets.fused_blocks import FusedBlock, FusedSequence
+from dcnets.fused_units import FusedUnit
+from dcnets.fusing import fuse
 
 timm = pytest.importorskip("timm")
 models = pytest.importorskip("torchvision").models
@@ -135,3 +147,37 @@ def test_with_the_inner_product_a_network_computes_what_it_computed(name):
         before = model(x)
         convert(model, magnitude="inner_product")
         torch.testing.assert_close(model(x), before, rtol=1e-4, atol=1e-4 * before.abs().max().item())
+
+
+def layers_in_blocks(model):
+    """The decoupled layers that `fuse` has put into blocks."""
+    blocks = [module for module in model.modules() if isinstance(module, FusedBlock)]
+    for module in model.modules():
+        if isinstance(module, FusedSequence | FusedUnit):
+            blocks += [part for part in module.parts() if isinstance(part, FusedBlock)]
+    return {block[0] for block in blocks}
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+@pytest.mark.parametrize(
+    ("make", "name"), [(from_timm, "resnet18"), (from_timm, "resnet50"), (from_torchvision, "resnet18"),
+                       (from_torchvision, "vgg16"), (from_timm, "vgg11_bn")],
+)  # fmt: skip
+def test_a_fused_network_of_others_is_the_network(make, name):
+    torch.manual_seed(0)
+    model = make(name)
+    first = next(path for path, module in model.named_modules() if isinstance(module, nn.Conv2d))
+    convert(model, select=lambda path, module: isinstance(module, nn.Conv2d) and path != first)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    model = model.to(DEVICE).train()
+    twin, x = copy.deepcopy(model).double(), torch.randn(4, 3, 64, 64, device=DEVICE)
+    model = fuse(model)
+    biased = {layer for layer in model.modules() if isinstance(layer, Decoupled) and layer.bias is not None}
+    assert layers_in_blocks(model) >= {layer for layer in model.modules() if isinstance(layer, Decoupled)} - biased
+    with recorded() as decisions:
+        found = gradients(model, x, "fused")
+    with taken_over(decisions):
+        far = far_from(gradients(twin, x.double(), "reference"), found)
+    assert max(far.values()) < CANCELLED, far
