@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import ok
 
 from dcnets.margins import MARGINS
 
@@ -40,3 +41,9 @@ def test_the_tables_of_the_operator_page_are_where_they_are_written(operator_doc
     for name in operator_docs.tables():
         assert f"<!-- begin {name} -->" in text
         assert f"<!-- end {name} -->" in text
+
+
+def test_the_page_of_results_is_that_of_the_committed_lines(tmp_path):
+    written = tmp_path / "results.md"
+    ok("report", "--results", ROOT / "results", "--out", tmp_path / "index.html", "--markdown", written)
+    assert written.read_text() == (ROOT / "docs" / "results.md").read_text(), "dcnets report --markdown docs/results.md"

@@ -97,6 +97,7 @@ def test_a_private_daemon_lives_as_long_as_it_is_needed(program, tmp_path, monke
         assert pipes.parent == logs.parent
         assert pipes.parent.stat().st_mode & 0o777 == 0o700
         assert len(str(pipes)) < 40  # a socket's path may have 107 letters
+        time.sleep(0.5)  # who is to end it has begun by now, and waits
         assert daemon_runs(tmp_path)
         assert [called[0] for called in program()] == ["-d", "get_server_list"]
         assert all(called[1:3] == [str(pipes), str(logs)] for called in program())
