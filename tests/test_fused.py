@@ -312,9 +312,9 @@ def test_a_compiled_layer_takes_batches_of_any_size(name):
     [(1, 1), (3, 4), (16, 16), (20, 32), (48, 16), (96, 32), (128, 128), (130, 128), (160, 32), (192, 64), (384, 128)],
 )
 def test_a_tile_has_as_many_filters_as_leave_the_least_of_it_empty(filters, width):
-    from dcnets.kernels.gpu import launch
+    from dcnets.kernels.gpu import plan
 
-    assert launch.width_of(filters) == width
+    assert plan.width_of(filters) == width
 
 
 def test_steps_are_those_of_batch_position_and_channel():

@@ -105,11 +105,11 @@ def test_a_unit_with_something_between_takes_its_own_way(name):
 
 
 def test_units_hand_on_their_sums_and_a_compiled_chain_is_one_graph(monkeypatch):
-    from dcnets.kernels.gpu import launch, ops
+    from dcnets.kernels.gpu import edges, ops
 
     seen = []
-    square_sums = launch.square_sums
-    monkeypatch.setattr(launch, "square_sums", lambda x, groups: seen.append(1) or square_sums(x, groups))
+    square_sums = edges.square_sums
+    monkeypatch.setattr(edges, "square_sums", lambda x, groups: seen.append(1) or square_sums(x, groups))
     monkeypatch.setattr(ops, "taped_forward", ops.forward)
     torch._dynamo.reset()
     model = fuse(nn.Sequential(*(unit_of(("torchvision.models.resnet", "BasicBlock")) for _ in range(2))))

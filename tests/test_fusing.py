@@ -46,7 +46,7 @@ def _interpreted(monkeypatch):
 @pytest.fixture
 def counted(monkeypatch):
     """How often sums of squares were computed, and how often the Triton path was taken."""
-    from dcnets.kernels.gpu import launch, ops
+    from dcnets.kernels.gpu import edges, ops
 
     seen = {"sums": 0, "layers": 0}
 
@@ -60,7 +60,7 @@ def counted(monkeypatch):
         monkeypatch.setattr(module, name, within)
 
     monkeypatch.setattr(ops, "taped_forward", ops.forward)  # a tape does not call it again
-    count(launch, "square_sums", "sums")
+    count(edges, "square_sums", "sums")
     count(ops, "answer", "layers")
     return seen
 

@@ -19,7 +19,7 @@ from triton.compiler import ASTSource
 import dcnets
 from dcnets import dispatch, functional
 from dcnets.fusing import fuse
-from dcnets.kernels.gpu import launch, ops
+from dcnets.kernels.gpu import ops, plan
 
 TARGET = GPUTarget("cuda", 90, 32)
 
@@ -32,7 +32,7 @@ class NoDriver:
 
 
 triton.runtime.driver.set_active(NoDriver())
-launch.processors = lambda device: 132
+plan.processors = lambda device: 132
 dispatch.INTERPRETED = True  # a CPU's tensors take the Triton path
 ops.on_gpu = lambda t: True  # as a GPU's would
 

@@ -15,6 +15,8 @@ from dcnets.experiments.reproduce import mps
 
 ANSWER, CUDA, QUIT = 10.0, 60.0, 15.0
 """Seconds that the daemon has to answer, CUDA to start under it, and the daemon to go."""
+PLACE = "/tmp"
+"""Where its folder is made: the path of a socket has to be short."""
 
 
 @contextmanager
@@ -39,17 +41,18 @@ def shared_gpu(told: Callable[[str], None]) -> Iterator[bool]:
         except (mps.MpsError, OSError) as error:
             told(f"the runs take turns on the GPU, as NVIDIA's multi-process service cannot be had: {error}")
             ends.close()
-            yield False
-            return
-        ends.callback(adopt, variables())
-        adopt(mps.variables(folder))
-        yield True
+            shared = False
+        else:
+            ends.callback(adopt, variables())
+            adopt(mps.variables(folder))
+            shared = True
+        yield shared
 
 
 @contextmanager
 def kept() -> Iterator[Path]:
     """A folder for a daemon; both are ended by a process of their own, at the end or when this process dies."""
-    folder = Path(tempfile.mkdtemp(prefix="dcnets-", dir="/tmp"))  # a socket's path has to be short
+    folder = Path(tempfile.mkdtemp(prefix="dcnets-", dir=PLACE))
     keeper = subprocess.Popen(
         [sys.executable, "-I", mps.__file__, str(folder), str(QUIT)],
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,

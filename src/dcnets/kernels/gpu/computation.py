@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dcnets.kernels.gpu import launch, layout
+from dcnets.kernels.gpu import edges, launch, layout
 from dcnets.kernels.gpu.call import Call
 
 
@@ -20,9 +20,9 @@ def forward(*arguments: Any) -> tuple[Tensor, ...]:
     call = Call(*arguments)
     x, weight = layout.dense(call.x), call.weight
     empty = x.new_empty(0)
-    squares = launch.square_sums(x, call.groups) if call.sums is None else call.sums
+    squares = edges.square_sums(x, call.groups) if call.sums is None else call.sums
     filters = None if call.unit else layout.whole_filters(weight)
-    n, partials, unit = launch.prepare(squares, call.view, call.eps, filters, x.dtype)
+    n, partials, unit = edges.prepare(squares, call.view, call.eps, filters, x.dtype)
     if call.unit:
         unit = weight.to(x.dtype)
     z = layout.dense(call.patches.products(x, unit))
@@ -121,7 +121,7 @@ def backward(
     dunit = dunit if call.unit else dweight
     if dx is not None and call.sums is None and own is not None:
         dx = layout.dense(dx)
-        launch.add_norm_gradient(dx, x, own, call.groups)
+        edges.add_norm_gradient(dx, x, own, call.groups)
         own = None
     found = (dx, own, dunit, dnorm, masked if need_residual else None, totals, dradius, dmean)
     return Gradients(*(empty() if t is None else t for t in found))

@@ -1,81 +1,30 @@
-"""The passes over a layer: how each is cut into programs, its buffers and its launch."""
+"""The passes over a layer: the buffers of each and its launch."""
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from dcnets.kernels.gpu import angulars, edge_programs, magnitudes, norm_programs, programs
+from dcnets.kernels.gpu import edge_programs, norm_programs, programs
+from dcnets.kernels.gpu.edges import BLOCK, FILTER
 from dcnets.kernels.gpu.launcher import ceiling, power_of_two, run
-from dcnets.kernels.gpu.layout import Steps, Windows, steps, steps_of
+from dcnets.kernels.gpu.layout import Windows, steps_of
+from dcnets.kernels.gpu.plan import Tiling, plan_for
 from dcnets.options import RADIUS_FLOOR
-from dcnets.patches import Shape
 
 NAMES = ("rho", "alpha", "beta", "k", "p", "weight_norm", "stretch", "scale")
 """The values of an operator in the order of the programs' arguments."""
 WANTED = (*NAMES, "bias")
 """What a backward pass can be asked for beside dz and dn."""
-TILE = 2048
-"""Elements of a tile of rows and channels where sums of squares and their gradients are computed."""
-WIDEST = 128
-"""The most filters of a tile."""
-BLOCK = 512
-"""Positions of a block of norms."""
-PARTS = 256
-"""The most programs that add up norms, each leaving a partial sum."""
 ADDED = 4096
 """Partial sums that one program adds up, of all programs before it and some filters."""
-FILTER = 1024
-"""Elements of a filter that a program takes at a time."""
-
-
-@functools.lru_cache(maxsize=64)
-def processors(device: torch.device) -> int:
-    """How many multiprocessors there are; on a CPU, where the interpreter runs one program after another, some."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-
-
-@functools.lru_cache(maxsize=1024)
-def width_of(filters: int) -> int:
-    """How many filters a tile has: a power of two that divides them where there is one of 16 or more."""
-    dividing = filters & -filters
-    return min(WIDEST, dividing if dividing >= 16 else power_of_two(filters))
-
-
-def square_sums(x: Tensor, groups: int) -> Tensor:
-    """Σx² over the channels of each group, (batch, groups, positions)."""
-    batch, channels, positions = x.shape[0], x.shape[1] // groups, math.prod(x.shape[2:])
-    sums = torch.empty(batch, groups, positions, dtype=torch.float32, device=x.device)
-    width = width_of(channels)
-    rows = max(1, TILE // width)
-    run(
-        edge_programs.square_sums, (ceiling(batch * positions, rows), groups, 1), (x, sums),
-        (batch * positions, positions, groups, channels, *steps_of(x)), {"ROWS": rows, "CHANNELS": width},
-    )  # fmt: skip
-    return sums
-
-
-def prepare(sums: Tensor, view: Windows, eps: float, weight: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Patch norms (batch, groups, *out_size) by sums of squares, partial sums of the norms, and ŵ in the weight's layout.
-
-    Without a weight there are no unit filters.
-    """
-    batch, groups = sums.shape[:2]
-    n = torch.empty(batch, groups, *view.out_size, dtype=torch.float32, device=sums.device)
-    parts = min(PARTS, ceiling(n.numel(), BLOCK))
-    partials = torch.empty(parts, dtype=torch.float32, device=sums.device)
-    unit = n if weight is None else torch.empty_like(weight, dtype=dtype)
-    filters, size = (0, 1) if weight is None else (weight.shape[0], weight.numel() // weight.shape[0])
-    run(
-        edge_programs.prepare, (parts + filters, 1, 1), (n if weight is None else weight, unit, sums, n, partials),
-        (size, parts, n.numel(), eps, *view.arguments), {**view.taps, "BLOCK": BLOCK, "FILTER": FILTER},
-    )  # fmt: skip
-    return n, partials, unit
+STATISTICS = Tiling(4096, 4, 3, 3)
+RESPOND = Tiling(4096, 4, 3, 0)
+GRADIENT_SUMS = Tiling(2048, 4, 3, 4)
+RESPOND_BACKWARD = Tiling(1024, 2, 3, 12)
 
 
 @dataclass(frozen=True)
@@ -86,63 +35,6 @@ class Norm:
     variance: Tensor
     weight: Tensor
     eps: float
-
-
-class Tiling(NamedTuple):
-    """How a pass is cut into programs: elements of a tile, warps, tiles on their way at once, programs a processor."""
-
-    elements: int
-    warps: int
-    stages: int
-    programs: int
-
-
-STATISTICS = Tiling(4096, 4, 3, 3)
-RESPOND = Tiling(4096, 4, 3, 0)
-GRADIENT_SUMS = Tiling(2048, 4, 3, 4)
-RESPOND_BACKWARD = Tiling(1024, 2, 3, 12)
-
-
-class Plan:
-    """Everything about the passes over a layer's z that does not depend on what is in it."""
-
-    def __init__(
-        self, shape: Shape, strides: Shape, dtype: torch.dtype, device: torch.device, h: str, g: str, kinds: int, groups: int
-    ) -> None:
-        found = steps(shape, strides)
-        assert found is not None
-        self.steps, self.groups, self.device = found, groups, device
-        self.filters = shape[1] // groups
-        self.positions = math.prod(shape[2:])
-        self.rows = shape[0] * self.positions
-        self.width = width_of(self.filters)
-        self.chunks = ceiling(self.filters, self.width)
-        self.sizes = (self.rows, self.positions, groups, self.filters, *found)
-        self.common = {
-            "H": magnitudes.TWINS[h], "G": angulars.TWINS[g], "KINDS": kinds, "WIDTH": self.width, "CHUNKS": self.chunks,
-            "FAST": device.type == "cuda" and dtype.itemsize == 2,
-        }  # fmt: skip
-        self.cuts: dict[Any, dict[str, Any]] = {}
-
-    def cut(self, tiling: Tiling, *others: Steps) -> dict[str, Any]:
-        """The constants of a pass over z and tensors with other steps, all of them for `run`."""
-        if (key := (tiling, others)) not in self.cuts:
-            rows, found = max(1, tiling.elements // self.width), (self.steps, *others)
-            self.cuts[key] = {
-                **self.common, "ROWS": rows, "STAGES": tiling.stages,
-                "FLAT": self.groups == 1 and all(batch == self.positions * position for batch, position, _ in found),
-                "WHOLE": self.rows % rows == 0 and self.filters % self.width == 0,
-            }  # fmt: skip
-        return self.cuts[key]
-
-    def walk(self, tiling: Tiling) -> tuple[int, int, int]:
-        """The grid of programs that walk over tiles."""
-        lanes = self.groups * self.chunks
-        tiles = ceiling(self.rows, max(1, tiling.elements // self.width))
-        return min(tiles, ceiling(tiling.programs * processors(self.device), lanes)), lanes, 1
-
-
-plan_for = functools.lru_cache(maxsize=1024)(Plan)
 
 
 class Layer:
@@ -332,14 +224,3 @@ def add_up(shares: Tensor) -> Tensor:
         {"PROGRAMS": rows, "ENTRIES": columns},
     )  # fmt: skip
     return totals
-
-
-def add_norm_gradient(dx: Tensor, x: Tensor, dsums: Tensor, groups: int) -> None:
-    """dx += 2 · x · dsums, in place."""
-    batch, channels, positions = x.shape[0], x.shape[1] // groups, math.prod(x.shape[2:])
-    width = width_of(channels)
-    rows = max(1, TILE // width)
-    run(
-        edge_programs.add_norm_gradient, (ceiling(batch * positions, rows), groups, 1), (dx, x, dsums),
-        (batch * positions, positions, groups, channels, *steps_of(dx), *steps_of(x)), {"ROWS": rows, "CHANNELS": width},
-    )  # fmt: skip
