@@ -54,8 +54,6 @@ def program(tmp_path, monkeypatch):
     for name in (PIPES, LOGS):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(mps, "CUDA_STARTS", "")
-    monkeypatch.setattr(sharing, "ANSWER", 1.0)
-    monkeypatch.setattr(sharing, "QUIT", 1.0)
     monkeypatch.setattr(sharing, "PLACE", tempfile.mkdtemp(prefix="p", dir="/tmp"))  # short, and nobody else's
 
     def calls():
@@ -129,6 +127,7 @@ def test_an_error_ends_it(program, tmp_path):
 
 def test_one_that_does_not_quit_is_killed(program, tmp_path, monkeypatch):
     monkeypatch.setenv("MOOD", "stubborn")
+    monkeypatch.setattr(sharing, "QUIT", 1.0)
     with shared_gpu(pytest.fail) as shared:
         assert shared
         folder = Path(os.environ[PIPES]).parent
@@ -142,7 +141,7 @@ def test_it_ends_even_if_its_keeper_was_killed(program, tmp_path, monkeypatch):
         patch.setattr(subprocess, "Popen", lambda *given, **more: keepers.append(begin(*given, **more)) or keepers[-1])
         kept = sharing.kept()
         folder = kept.__enter__()
-    mps.start(folder, 1.0, 1.0)
+    mps.start(folder, 20.0, 20.0)
     assert daemon_runs(tmp_path)
     keepers[0].kill()
     kept.__exit__(None, None, None)
@@ -216,6 +215,8 @@ def test_no_program(program, tmp_path, monkeypatch):
 )
 def test_a_program_that_fails_or_does_not_answer(mood, told, program, tmp_path, monkeypatch):
     monkeypatch.setenv("MOOD", mood)
+    if mood != "fails":
+        monkeypatch.setattr(sharing, "ANSWER", 1.0)
     assert without() == told
     assert mood != "deaf" or gone(tmp_path)
 
@@ -229,7 +230,8 @@ def test_a_program_that_fails_or_does_not_answer(mood, told, program, tmp_path, 
 )
 def test_a_daemon_under_which_cuda_does_not_start_is_ended(cuda, told, program, tmp_path, monkeypatch):
     monkeypatch.setattr(mps, "CUDA_STARTS", cuda)
-    monkeypatch.setattr(sharing, "CUDA", 1.0)
+    if "sleep" in cuda:
+        monkeypatch.setattr(sharing, "CUDA", 1.0)
     assert without() == told
     assert gone(tmp_path)
 
