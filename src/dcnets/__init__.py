@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from dcnets.calibration import calibrate
     from dcnets.conversion import convert, pretrained_select, to_plain
     from dcnets.freezing import freeze
-    from dcnets.fusing import fuse
     from dcnets.layers import (
         DecoupledConv1d,
         DecoupledConv2d,
@@ -38,7 +37,6 @@ __all__ = [
     "convert",
     "freeze",
     "functional",
-    "fuse",
     "orthogonal_penalty",
     "orthonormal_penalty",
     "parameter_groups",
@@ -58,7 +56,6 @@ HOMES = {
     "calibration": ["calibrate"],
     "conversion": ["convert", "pretrained_select", "to_plain"],
     "freezing": ["freeze"],
-    "fusing": ["fuse"],
     "optim": ["parameter_groups", "project_every", "project_weights", "weighted_gradients"],
     "penalties": ["orthogonal_penalty", "orthonormal_penalty"],
     "angular": ["register_angular"],
