@@ -1,4 +1,4 @@
-"""ResNet-32 through Triton's interpreter: every gradient along the definition's trajectory, against float64."""
+"""ResNet-32 through Triton's interpreter: every gradient on the definition's trajectory, against float64."""
 
 import copy
 
@@ -31,31 +31,30 @@ def gradients_of(model, step, path):
     return dict(zip(dict(model.named_parameters()), found, strict=True))
 
 
-@pytest.fixture(scope="module")
-def trajectory():
-    """Networks along a training by the definition: before steps 0 and 50."""
+STEPS = 50
+
+
+@pytest.fixture
+def model():
+    """The network after some steps of training by the definition."""
     torch.manual_seed(0)
-    model, kept = models.create("resnet32", num_classes=10, operator="tanh-cosine", width=8), {}
+    model = models.create("resnet32", num_classes=10, operator="tanh-cosine", width=8)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
-    for step in range(51):
-        if step in (0, 50):
-            kept[step] = copy.deepcopy(model)
+    for step in range(STEPS):
         optimiser.zero_grad()
         loss_of(model, step, "auto").backward()
         optimiser.step()
-    return kept
+    return model
 
 
-@pytest.mark.parametrize("step", [0, 50])
-def test_gradients_along_the_trajectory_of_the_definition(trajectory, step, monkeypatch):
-    model = trajectory[step]
+def test_gradients_on_the_trajectory_of_the_definition(model, monkeypatch):
     twin = copy.deepcopy(model).double()
     monkeypatch.setattr(dispatch, "INTERPRETED", True)
     with recorded() as decisions:
-        found = gradients_of(fuse(copy.deepcopy(model)), step, "fused")
+        found = gradients_of(fuse(model), STEPS, "fused")
     assert len(decisions) == 30  # of 31 layers: the stem has no ReLU of its own
     with taken_over(decisions):
-        far = far_from(gradients_of(twin, step, "reference"), found)
+        far = far_from(gradients_of(twin, STEPS, "reference"), found)
     assert max(far.values()) < CANCELLED, far
 
 
