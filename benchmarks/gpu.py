@@ -30,6 +30,8 @@ def main() -> None:
         names = gpu_table.read_names(options.rows)
     except ValueError as error:
         parser.error(str(error))
+    if options.jobs is not None and options.jobs < 1:
+        parser.error(f"--jobs is a number of 1 or more, got {options.jobs}")
     if not torch.cuda.is_available():
         parser.error("torch sees no GPU here")
     rows = []

@@ -269,7 +269,8 @@ def test_the_bandwidth_of_every_pass_is_compared_with_that_of_a_copy(here, tmp_p
 
 def test_the_script_says_what_it_cannot_do():
     hidden = environment(CUDA_VISIBLE_DEVICES="")
-    for arguments, told in ((["--rows", "eagre"], "did you mean 'eager'?"), ([], "torch sees no GPU here")):
+    wrong = (["--rows", "eagre"], "did you mean 'eager'?"), (["--jobs", "0"], "1 or more"), ([], "torch sees no GPU here")
+    for arguments, told in wrong:
         done = subprocess.run([sys.executable, SCRIPT, *arguments], env=hidden, capture_output=True, text=True)
         assert done.returncode == 2
         assert told in done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from dcnets.kernels.gpu.pieces import real, settled
+from dcnets.kernels.gpu.pieces import real, rows_of, settled
 
 
 @triton.jit
@@ -15,9 +15,7 @@ def square_sums(
 ):  # fmt: skip
     """sums[b, g, position] = Σ x² over the channels of a group."""
     group = tl.program_id(1).to(tl.int64)
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    live = row < rows
-    batch, position = row // positions, row % positions
+    live, batch, position, place = rows_of(tl.program_id(0), rows, positions, group, groups, ROWS, False)
     start = x + batch * step_batch + position * step_position
     total = tl.zeros([ROWS, CHANNELS], dtype=tl.float32)
     for first in range(0, channels, CHANNELS):
@@ -26,7 +24,7 @@ def square_sums(
         at = start[:, None] + ((group * channels + channel) * step_channel)[None, :]
         value = tl.load(at, mask=inside, other=0.0).to(tl.float32)
         total += value * value
-    tl.store(sums + (batch * groups + group) * positions + position, tl.sum(total, axis=1), mask=live)
+    tl.store(sums + place, tl.sum(total, axis=1), mask=live)
 
 
 @triton.jit
@@ -182,10 +180,8 @@ def add_norm_gradient(
 ):  # fmt: skip
     """dx += 2 · x · dsums."""
     group = tl.program_id(1).to(tl.int64)
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    live = row < rows
-    batch, position = row // positions, row % positions
-    e = 2.0 * tl.load(dsums + (batch * groups + group) * positions + position, mask=live, other=0.0)[:, None]
+    live, batch, position, place = rows_of(tl.program_id(0), rows, positions, group, groups, ROWS, False)
+    e = 2.0 * tl.load(dsums + place, mask=live, other=0.0)[:, None]
     for first in range(0, channels, CHANNELS):
         of_group = first + tl.arange(0, CHANNELS).to(tl.int64)
         both = live[:, None] & (of_group < channels)[None, :]
