@@ -71,5 +71,7 @@ def test_one_decision_has_gradients_behind_it():
     with taken_over(decisions):
         assert torch.equal(gradient(), own)
     decisions[0][2, 1] ^= True
-    with taken_over(decisions):
+    with taken_over(decisions, near=10):
         assert not torch.allclose(gradient(), own, atol=1e-3)
+    with pytest.raises(AssertionError), taken_over(decisions):
+        gradient()
