@@ -32,6 +32,7 @@ LAYERS = {
     "circular": lambda: (dcnets.DecoupledConv2d(3, 4, 3, padding=1, padding_mode="circular"), (2, 3, 6, 5)),
     "same": lambda: (dcnets.DecoupledConv2d(3, 4, 4, padding="same"), (2, 3, 6, 5)),
     "wide": lambda: (dcnets.DecoupledConv2d(300, 130, 1), (1, 300, 2, 3)),
+    "7x7, two tiles of filters": lambda: (dcnets.DecoupledConv2d(2, 130, 7, padding=3), (1, 2, 4, 5)),
     "1d": lambda: (dcnets.DecoupledConv1d(4, 6, 5, dilation=2, padding=3), (3, 4, 17)),
     "3d": lambda: (dcnets.DecoupledConv3d(2, 3, (2, 3, 1), stride=(1, 2, 1), padding=(1, 0, 0)), (2, 2, 4, 5, 3)),
     "linear": lambda: (dcnets.DecoupledLinear(7, 5, bias=True), (6, 7)),

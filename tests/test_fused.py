@@ -1,5 +1,6 @@
 """The Triton programs on the CPU, through Triton's interpreter, against the float64 definition."""
 
+import math
 import os
 import subprocess
 import sys
@@ -52,6 +53,26 @@ def test_every_layer_in_every_layout(name, layout, training):
         x = x.transpose(1, -1).contiguous().transpose(1, -1)
     found = errors(layer.train(training), x)
     assert max(found.values()) < ERRORS[torch.float32], found
+
+
+def test_no_program_over_windows_is_unrolled_beyond_what_compiles_in_seconds(monkeypatch):
+    from dcnets.kernels.gpu import edge_programs, edges, launch, ops
+
+    ops.taped_backward.tapes.clear()  # a tape would not ask again
+    unrolled = []
+    run = launch.run
+
+    def counted(program, grid, tensors, numbers, constants, *warps):
+        if program is edge_programs.finish:
+            unrolled.append(math.prod(constants[name] for name in ("TAPS0", "TAPS1", "TAPS2", "CHUNKS")))
+        run(program, grid, tensors, numbers, constants, *warps)
+
+    monkeypatch.setattr(launch, "run", counted)
+    for name in ("odd", "7x7, two tiles of filters"):
+        layer, shape = LAYERS[name]()
+        gradients(layer, torch.randn(shape), "fused")
+    assert unrolled == [9, 49]
+    assert max(unrolled) <= edges.UNROLLED
 
 
 def test_an_input_whose_positions_are_no_row():

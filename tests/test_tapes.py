@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -145,6 +146,28 @@ def test_launches_are_on_the_tape(monkeypatch):
         torch.testing.assert_close(taped(x)[0], x.square().sum(1, keepdim=True))
         monkeypatch.setattr(launcher, "run", None)  # the second time it is not asked
     assert launcher.WATCH.recorder is None
+
+
+def test_tensors_of_another_device_are_worked_on_there(monkeypatch, calls):
+    """Triton launches on the current device, whatever device its tensors are on."""
+    current, entered = [0], []
+
+    @contextmanager
+    def device(wanted):
+        entered.append(wanted)
+        before, current[0] = current[0], 1
+        yield
+        current[0] = before
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(launcher, "at_home", lambda t: current[0] == 1)
+    seen, taped = calls
+    for seed in range(2):
+        given = arguments(seed)
+        for found, expected in zip(taped(*given), scaled_convolution(*given), strict=True):
+            assert torch.equal(found, expected)
+    assert entered == [torch.device("cpu")] * 2
+    assert (seen, current) == ([1], [0])
 
 
 def test_all_are_thrown_away_before_they_are_too_many(monkeypatch):

@@ -315,7 +315,7 @@ def on_triton(x: Tensor, weight: Tensor, patches: Patches, formula: Formula, blo
     """Whether the Triton programs are to be taken: on a GPU, asked for or measured to be faster, and where there are any."""
     if not (x.is_cuda or INTERPRETED) or _backend == "reference":
         return False
-    if _backend == "auto" and not (x.is_cuda and triton_is_faster(x.get_device(), block)):
+    if _backend == "auto" and not (x.is_cuda and triton_is_faster(x.get_device(), block, patches.groups)):
         return False
     # the flag itself: torch 2.11's compiler takes the function `is_exporting` to be true
     if torch.compiler._is_exporting_flag or in_transform() or forward_ad._current_level >= 0:

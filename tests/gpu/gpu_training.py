@@ -34,7 +34,7 @@ def trained(digits, recipe, settings, folder=None, precision=torch.float32, fuse
     torch.manual_seed(1)
     source = tiny_source(digits, recipe, device=DEVICE, pieces=settings.pieces, compiled=settings.compiled)
     test = Split(digits.test.images.to(DEVICE), digits.test.labels.to(DEVICE))
-    with functional.backend("fused" if fused else "auto"):
+    with functional.backend("fused" if fused else "reference"):
         outcome = fit(
             network, source, recipe, lambda: in_order(test, 50, mean=digits.mean, std=digits.std, device=DEVICE),
             folder=folder, device=DEVICE, precision=precision, settings=settings,

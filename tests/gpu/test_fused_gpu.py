@@ -331,3 +331,12 @@ def test_tensors_may_begin_anywhere(dtype):
             with taken_over(decisions, near=1e-3 if dtype is torch.float32 else 0.5):
                 truth = gradients(twin, x.double(), "reference")
             assert_near(found, truth, CANCELLED if dtype is torch.float32 else ERRORS[dtype])
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_network_may_be_on_a_gpu_that_is_not_the_current_one():
+    model, x = small_network(), torch.randn(4, 3, 8, 8)
+    found = [gradients(fuse(copy.deepcopy(model).to(gpu)), x.to(gpu), "fused") for gpu in ("cuda:0", "cuda:1")]
+    assert torch.cuda.current_device() == 0
+    for name, value in found[0].items():
+        assert torch.equal(value.cpu(), found[1][name].cpu()), name

@@ -18,6 +18,7 @@ from dcnets import (
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),  # inductor imports scripted functions
+    pytest.mark.filterwarnings("ignore:.*has no Triton twin:UserWarning"),  # compositions and modules take torch's path
     pytest.mark.filterwarnings("ignore:.*eterministic:UserWarning"),  # some of torch's padding has no such backward pass
 ]
 

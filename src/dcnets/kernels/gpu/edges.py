@@ -20,6 +20,8 @@ PARTS = 256
 """The most programs that add up norms, each leaving a partial sum."""
 FILTER = 1024
 """Elements of a filter that a program takes at a time."""
+UNROLLED = 64
+"""The most loads that a program over windows is unrolled for: so it is compiled in seconds, not in minutes."""
 
 
 def square_sums(x: Tensor, groups: int) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dcnets.kernels.gpu import edge_programs, norm_programs, programs
-from dcnets.kernels.gpu.edges import BLOCK, FILTER
+from dcnets.kernels.gpu.edges import BLOCK, FILTER, UNROLLED
 from dcnets.kernels.gpu.launcher import ceiling, power_of_two, run
 from dcnets.kernels.gpu.layout import Windows, steps_of
 from dcnets.kernels.gpu.plan import Tiling, plan_for
@@ -177,7 +177,9 @@ class Layer:
         kernels, length = (
             (0, 1) if dweight is None or weight is None else (weight.shape[0], weight.numel() // weight.shape[0])
         )
-        filters = self.z.shape[1]
+        filters, chunks = self.z.shape[1], dn.shape[0]
+        if chunks * math.prod(view.kernel) > UNROLLED:
+            dn, chunks = add_up(dn), 1
         run(
             edge_programs.finish, (1 + blocks + kernels, 1, 1),
             (
@@ -188,7 +190,7 @@ class Layer:
             {
                 "KIND": self.kinds & 3 if totals is not None else 3, "RAW": self.raw,
                 "RADIUS": 0 if totals is None else 2 if self.relative else 1,
-                "THROUGH_MEAN": through_mean and totals is not None, "CHUNKS": dn.shape[0],
+                "THROUGH_MEAN": through_mean and totals is not None, "CHUNKS": chunks,
                 "FILTERS": power_of_two(filters), **view.taps, "BLOCK": BLOCK, "FILTER": FILTER,
             },
         )  # fmt: skip

@@ -55,6 +55,12 @@ def recorded_by(recorder: Any) -> Iterator[None]:
         WATCH.recorder = before
 
 
+def at_home(t: Tensor) -> bool:
+    """Whether launches go to the device of t: Triton's go to the current one."""
+    device = t.get_device()
+    return device < 0 or device == torch._C._cuda_getDevice()
+
+
 def run(
     program: Any, grid: tuple[int, int, int], tensors: tuple[Any, ...], numbers: tuple[float, ...],
     constants: dict[str, Any], warps: int = USUAL_WARPS,
@@ -69,6 +75,10 @@ def run(
     if WATCH.traced:
         others = {} if warps == USUAL_WARPS else {"num_warps": warps}
         wrap_triton(program)[grid](*tensors, *numbers, **constants, **others)
+        return
+    if not at_home(tensors[0]):
+        with torch.cuda.device(tensors[0].device):
+            run(program, grid, tensors, numbers, constants, warps)
         return
     places, traits, bits = [], [], 0
     for tensor in tensors:

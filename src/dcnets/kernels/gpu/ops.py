@@ -22,6 +22,7 @@ from dcnets.kernels.gpu import angulars, launcher, magnitudes
 from dcnets.kernels.gpu.call import ARGUMENTS, TENSORS, Call
 from dcnets.kernels.gpu.computation import Gradients, Needs, all_gradients, forward, like_backward, like_forward
 from dcnets.kernels.gpu.definition import through_definition
+from dcnets.kernels.gpu.edges import UNROLLED
 from dcnets.kernels.gpu.launch import NAMES
 from dcnets.kernels.gpu.tapes import Taped
 from dcnets.kernels.response import NOTHING, Behind, Response
@@ -37,8 +38,6 @@ def checksum(folder: Path) -> int:
 
 BUILD = checksum(Path(__file__).parent)
 """An argument of the operators: torch keeps compiled graphs on disk, with what an operator became in them, by arguments."""
-TAPS = 64
-"""The most taps of a window that the programs are unrolled for."""
 MOST_FILTERS = 4096
 """The most filters of a group: the programs that add up over all of them have one tile for them."""
 
@@ -52,7 +51,7 @@ def can(x: Tensor, weight: Tensor, patches: Patches, formula: Formula) -> bool:
             return False
     if x.numel() == 0 or x.dtype is torch.float64 or weight.shape[0] > MOST_FILTERS:
         return False
-    return isinstance(patches, Matrix) or (not patches.transposed and math.prod(patches.kernel) <= TAPS)
+    return isinstance(patches, Matrix) or (not patches.transposed and math.prod(patches.kernel) <= UNROLLED)
 
 
 @functools.cache
