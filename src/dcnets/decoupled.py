@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from dcnets import dispatch
-from dcnets.dispatch import Tensors
 from dcnets.geometry import Geometry
 from dcnets.kernels.response import Behind, Response
 from dcnets.naming import choose, refuse_unknown
@@ -20,6 +19,8 @@ from dcnets.operator import Operator
 from dcnets.options import DEFAULTS, LEARNABLE, RADIUS_FLOOR, Options, Raw, radius_of
 from dcnets.patches import normalise, patch_norm, scale_filters
 from dcnets.reference import mean
+from dcnets.settling import Tensors
+from dcnets.surroundings import in_transform, is_vmapped
 
 K_FLOOR = 0.05
 """k = |v| + K_FLOOR, v being the parameter."""
@@ -182,7 +183,7 @@ class Decoupled(nn.Module):
         """The running mean in evaluation; in training the batch's, or that of all processes' batches."""
         if not self._tracks:
             return self.running_mean
-        if dispatch.is_vmapped(x):
+        if is_vmapped(x):
             raise RuntimeError(
                 f"vmap over {type(self).__name__} in training: a relative radius is measured by the batch's mean norm, "
                 "as batch norm is; call eval() first, or use radius='absolute'"
@@ -198,7 +199,7 @@ class Decoupled(nn.Module):
 
         Left alone by an empty batch, and by torch.func, whose functions are pure.
         """
-        if m is None or not self._tracks or dispatch.in_transform() or (x.numel() == 0 and used is None):
+        if m is None or not self._tracks or in_transform() or (x.numel() == 0 and used is None):
             return
         with torch.no_grad():
             seen = used.seen if isinstance(used, SharedMean) else torch.ones_like(self.num_batches_tracked)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, ParamSpec, TypedDict, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor, nn
-from torch.autograd import forward_ad
+from torch import Tensor
 
 from dcnets import reference
 from dcnets.geometry import Geometry
@@ -20,10 +18,12 @@ from dcnets.kernels.measured import triton_is_faster
 from dcnets.kernels.response import NOTHING, Behind, Response
 from dcnets.naming import choose
 from dcnets.operator import Operator
-from dcnets.options import Raw, radius_of
-from dcnets.patches import Patches, normalise, patch_norm
+from dcnets.options import Raw
+from dcnets.patches import Patches, patch_norm
 from dcnets.reference import Formula
-from dcnets.registry import Bound, Named, Value
+from dcnets.registry import Value
+from dcnets.settling import Tensors, formula_of, is_convolution, settle, values_of
+from dcnets.surroundings import autocasts, differentiated_otherwise, matched, pure_torch_needed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,23 +65,6 @@ class backend:  # noqa: N801 (a verb, like torch.no_grad)
     def __exit__(self, *_: object) -> None:
         global _backend
         _backend = self.before
-
-
-class Tensors(TypedDict, total=False):
-    """What an operator computes with, where it is not a number of the spec: one value a filter, or one for all.
-
-    `rho` is the radius itself, 1 where none is given. `mean_norm` is m where the radius is relative: None means the mean
-    norm of this batch, a function is called with the norms. `h` and `g` are the modules of an operator that has modules.
-    """
-
-    rho: Tensor | float | Raw | None
-    alpha: Tensor | float | None
-    beta: Tensor | float | None
-    k: Tensor | float | None
-    p: Tensor | float | None
-    mean_norm: Tensor | float | Callable[[Tensor], Tensor] | None
-    h: nn.Module | None
-    g: nn.Module | None
 
 
 def respond(
@@ -193,124 +176,6 @@ def in_torch(
     return y, n
 
 
-def matched(x: Tensor, weight: Tensor) -> Tensor:
-    """x after autocast's conversion, or a TypeError where x and weight do not fit."""
-    for name, t in (("x", x), ("weight", weight)):
-        if not t.is_floating_point():
-            raise TypeError(f"{name} must be a floating-point tensor, got {t.dtype}; convert it with .float()")
-    if autocasts(x):
-        wanted = torch.get_autocast_dtype(x.device.type)
-        return x if x.dtype == wanted else x.to(wanted)  # itself, so that what is known of it stays known
-    if x.dtype != weight.dtype:
-        raise TypeError(f"x is {x.dtype} and weight is {weight.dtype}; convert one, or use torch.autocast")
-    return x
-
-
-def autocasts(t: Tensor) -> bool:
-    """Whether autocast is on for tensors like t."""
-    kind = t.device.type
-    return kind != "meta" and torch.is_autocast_enabled(kind) and t.dtype != torch.float64
-
-
-def formula_of(operator: Operator, tensors: Tensors) -> Formula:
-    """What is computed from inner products and norms."""
-    h, g = function_of(operator.h, tensors.get("h")), function_of(operator.g, tensors.get("g"))
-    return Formula(h, g, operator.eps, operator.radius == "relative" and operator.has_radius)
-
-
-def function_of(named: Named, module: nn.Module | None) -> Named | Bound:
-    """The formula, or the module that a layer built for it."""
-    if named.is_module and module is None:
-        raise ValueError(f"{named.name} is a module; hand over the layer's as {named.symbol}=…")
-    return named if module is None else Bound(named, module)
-
-
-def settle(
-    weight: Tensor, patches: Patches, dims: int, operator: Operator, tensors: Tensors
-) -> tuple[Tensor, dict[str, Value]]:
-    """Unit filters, and everything else that h, g and the weighting compute with, shaped to meet the grouped layout.
-
-    Weightings (section 3.5): linear multiplies by ‖w‖; product, Eq. (15), has ‖w‖·‖x‖ in place of ‖x‖; separate,
-    Eq. (16), multiplies by h₁(‖w‖), h₁ being h at α = 1.
-    """
-    unit, norms = normalise(weight, patches, operator.eps)
-    weight_norm = norms.view(1, *norms.shape[:2], *(1,) * dims)
-    values = values_of(operator, tensors, weight_norm.shape, weight_norm.dtype)
-    scale, weighting = values.pop("scale", 1.0), operator.weighting
-    if "weight_norm" in (*operator.h.parameters, *operator.g.parameters):
-        values["weight_norm"] = weight_norm
-    if weighting == "separate" and "alpha" in values:
-        scale, values["alpha"] = values["alpha"], 1.0
-    if weighting == "linear":
-        scale = scale * weight_norm
-    elif weighting == "product":
-        values["stretch"] = weight_norm
-    elif weighting == "separate":
-        scale = scale * function_of(operator.h, tensors.get("h"))(weight_norm, values)
-    if isinstance(scale, Tensor) or scale != 1:
-        values["scale"] = scale
-    return unit, values
-
-
-def values_of(operator: Operator, tensors: Tensors, shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Value]:
-    """What h and g compute with beside norms and angles: one value a filter in a shape, or one.
-
-    α is `scale` where h has none.
-    """
-    filters = math.prod(shape)
-
-    def own(name: str, default: float | None) -> Value:
-        value: Any = tensors.get(name)
-        value = radius_of(value.r) if isinstance(value, Raw) else value
-        if not isinstance(value, Tensor):
-            return cast(float, default) if value is None else float(value)
-        if value.numel() not in (1, filters):
-            raise ValueError(f"{name} has {value.numel()} values for {filters} filters; give one a filter, or one")
-        return value.to(dtype).reshape(shape if value.numel() == filters else (1,) * len(shape))
-
-    takes = (*operator.h.parameters, *operator.g.parameters)
-    values: dict[str, Value] = {}
-    for name in ("alpha", "beta", "k", "p"):
-        if name in takes:
-            values[name] = own(name, getattr(operator, name))
-    if "rho" in takes:
-        values["rho"] = own("rho", 1.0)
-    if "alpha" not in takes:
-        alpha = own("alpha", operator.alpha)
-        if isinstance(alpha, Tensor) or alpha != 1:
-            values["scale"] = alpha
-    return values
-
-
-def is_convolution(operator: Operator, tensors: Tensors) -> bool:
-    """Whether this is Eq. (1), which needs no norm at all."""
-    given = tensors.get("alpha")
-    alpha = operator.alpha if given is None else given
-    named = (operator.h.name, operator.g.name) == ("inner_product", "cosine")
-    return named and not isinstance(alpha, Tensor) and alpha == 1
-
-
-def pure_torch_needed() -> bool:
-    """Whether a transform is looking on that wants the plain formula: compile, export, torch.func, forward mode."""
-    return torch.compiler.is_compiling() or in_transform() or forward_ad._current_level >= 0
-
-
-def in_transform() -> bool:
-    """Whether a transform of torch.func is active."""
-    return torch._C._are_functorch_transforms_active()
-
-
-def is_vmapped(t: Tensor) -> bool:
-    """Whether torch.vmap hides a batch dimension of t."""
-    if torch.compiler.is_compiling():
-        return False
-    while torch._C._functorch.is_functorch_wrapped_tensor(t):
-        if torch._C._functorch.is_batchedtensor(t):
-            return True
-        t = torch._C._functorch.get_unwrapped(t)
-    return False
-
-
 def on_triton(x: Tensor, weight: Tensor, patches: Patches, formula: Formula, block: bool = False) -> bool:
     """Whether the Triton programs are to be taken: on a GPU, asked for or measured to be faster, and where there are any."""
     if not (x.is_cuda or INTERPRETED) or _backend == "reference":
@@ -318,7 +183,7 @@ def on_triton(x: Tensor, weight: Tensor, patches: Patches, formula: Formula, blo
     if _backend == "auto" and not (x.is_cuda and triton_is_faster(x.get_device(), block, patches.groups)):
         return False
     # the flag itself: torch 2.11's compiler takes the function `is_exporting` to be true
-    if torch.compiler._is_exporting_flag or in_transform() or forward_ad._current_level >= 0:
+    if torch.compiler._is_exporting_flag or differentiated_otherwise():
         return False
     from dcnets.kernels.gpu import ops
 

@@ -12,12 +12,14 @@ from torch import Tensor, nn
 
 from dcnets.conversion import hand_over, is_itself, plain_twin, refuse_unfit, replace
 from dcnets.decoupled import Decoupled
-from dcnets.dispatch import autocasts, compute, compute_with, formula_of, matched, settle
+from dcnets.dispatch import compute, compute_with
 from dcnets.geometry import Geometry
 from dcnets.kernels.response import Behind, Response
 from dcnets.piecewise import Piecewise
 from dcnets.reference import Formula
 from dcnets.registry import Value
+from dcnets.settling import formula_of, settle
+from dcnets.surroundings import autocasts, matched
 
 
 def freeze(model: nn.Module) -> nn.Module:

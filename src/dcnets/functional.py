@@ -7,11 +7,13 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from dcnets.dispatch import Tensors, backend, pure_torch_needed, respond
+from dcnets.dispatch import backend, respond
 from dcnets.geometry import Geometry, Rows, Sizes, Windows, expand
 from dcnets.naming import refuse_unknown
 from dcnets.operator import Operator
 from dcnets.patches import patch_norm as grouped_patch_norm
+from dcnets.settling import Tensors
+from dcnets.surroundings import pure_torch_needed
 
 __all__ = [
     "backend",

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from dcnets import routes
 from dcnets.conversion import is_itself
 from dcnets.decoupled import Decoupled
-from dcnets.dispatch import is_convolution
 from dcnets.freezing import Frozen
 from dcnets.kernels.response import Behind, Response
 from dcnets.linking import NOTHING_KNOWN, Known, Link, Wants, hooked, in_turn, linked_in_turn, wants_of
+from dcnets.settling import is_convolution
 from dcnets.tracking import Seen
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

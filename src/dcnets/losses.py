@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dcnets import functional
-from dcnets.dispatch import autocasts, pure_torch_needed
 from dcnets.layers import DecoupledLinear
 from dcnets.naming import choose, refuse_unknown
 from dcnets.operator import Operator
 from dcnets.registry import Value
+from dcnets.surroundings import autocasts, pure_torch_needed
 
 IGNORED = -100
 """The target that counts for nothing, as in torch."""

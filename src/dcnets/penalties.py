@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dcnets.dispatch import pure_torch_needed
 from dcnets.filters import Layers, alike, as_weights, decoupled_layers, flat_filters, split_like
 from dcnets.patches import norm
+from dcnets.surroundings import pure_torch_needed
 
 
 def orthonormal_penalty(model: nn.Module, normalised: bool = True) -> Tensor:

@@ -10,11 +10,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
 from dcnets import dispatch
 from dcnets.kernels.response import Response
 from dcnets.linking import hooked
+from dcnets.surroundings import pure_torch_needed
 
 Given = tuple[Tensor | None, ...]
 """What a block is called with: x, its sums, a residual and its token."""
@@ -35,7 +35,7 @@ def key_of(children: tuple[nn.Module, ...], given: Given, *flags: Any) -> Any:
     """All that a route depends on, or None where somebody looks on who wants every call."""
     x = given[0]
     assert x is not None
-    if torch.compiler.is_compiling() or dispatch.in_transform() or forward_ad._current_level >= 0:
+    if pure_torch_needed():
         return None
     if any(map(hooked, children)):
         return None

@@ -35,10 +35,13 @@ def triton_is_faster(device: int, block: bool, groups: int) -> bool:
     return (measured_as(device), mode, kind) in FASTER
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def measured_as(device: int) -> str | None:
     """The GPU of the table whose figures stand for a device; None where Triton might not run at all."""
     return looked_up(device)
+
+
+# what torch.compiler.assume_constant_result does, but that it loads the compiler
+measured_as._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @functools.cache

@@ -1,0 +1,52 @@
+"""What torch is doing around a call: autocast, torch.compile, the transforms of torch.func, forward mode."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+
+def matched(x: Tensor, weight: Tensor) -> Tensor:
+    """x after autocast's conversion, or a TypeError where x and weight do not fit."""
+    for name, t in (("x", x), ("weight", weight)):
+        if not t.is_floating_point():
+            raise TypeError(f"{name} must be a floating-point tensor, got {t.dtype}; convert it with .float()")
+    if autocasts(x):
+        wanted = torch.get_autocast_dtype(x.device.type)
+        return x if x.dtype == wanted else x.to(wanted)  # itself, so that what is known of it stays known
+    if x.dtype != weight.dtype:
+        raise TypeError(f"x is {x.dtype} and weight is {weight.dtype}; convert one, or use torch.autocast")
+    return x
+
+
+def autocasts(t: Tensor) -> bool:
+    """Whether autocast is on for tensors like t."""
+    kind = t.device.type
+    return kind != "meta" and torch.is_autocast_enabled(kind) and t.dtype != torch.float64
+
+
+def pure_torch_needed() -> bool:
+    """Whether a transform is looking on that wants the plain formula: compile, export, torch.func, forward mode."""
+    return torch.compiler.is_compiling() or differentiated_otherwise()
+
+
+def differentiated_otherwise() -> bool:
+    """Whether gradients are not, or not only, those of a backward pass: in torch.func and in forward mode."""
+    return in_transform() or forward_ad._current_level >= 0
+
+
+def in_transform() -> bool:
+    """Whether a transform of torch.func is active."""
+    return torch._C._are_functorch_transforms_active()
+
+
+def is_vmapped(t: Tensor) -> bool:
+    """Whether torch.vmap hides a batch dimension of t."""
+    if torch.compiler.is_compiling():
+        return False
+    while torch._C._functorch.is_functorch_wrapped_tensor(t):
+        if torch._C._functorch.is_batchedtensor(t):
+            return True
+        t = torch._C._functorch.get_unwrapped(t)
+    return False
