@@ -11,6 +11,9 @@ import torch
 from fused_cases import CHAINS, ERRORS, LAYERS, UNITS, conv_block, errors, gradients, layer_of, operators
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint
 
 import dcnets
 from dcnets import Operator, dispatch, functional
@@ -73,6 +76,76 @@ def test_no_program_over_windows_is_unrolled_beyond_what_compiles_in_seconds(mon
         gradients(layer, torch.randn(shape), "fused")
     assert unrolled == [9, 49]
     assert max(unrolled) <= edges.UNROLLED
+
+
+class Block(nn.Module):
+    """A fused block, called twice so that it would remember its way."""
+
+    def __init__(self):
+        super().__init__()
+        self.block = fuse(nn.Sequential(conv_block(3, 4)))
+
+    def forward(self, x):
+        return self.block(x)
+
+
+@pytest.mark.parametrize("make", [lambda: dcnets.DecoupledConv2d(3, 4, 3), Block], ids=["layer", "block"])
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:`torch.jit:DeprecationWarning")
+def test_who_writes_calls_down_sees_torchs_path(make):
+    """A launch would be missing from their graphs, and fake tensors have no memory to launch on."""
+    model = make().eval()
+    x, other = torch.randn(2, 3, 6, 6), torch.randn(2, 3, 6, 6)
+    with functional.backend("fused"), torch.no_grad():
+        expected = [model(other), model(other)][1]
+        for graph in (torch.jit.trace(model, x, check_trace=False), make_fx(model)(x)):
+            torch.testing.assert_close(graph(other), expected)
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            imagined = mode.from_tensor(x)
+            assert model(imagined).shape == expected.shape
+        assert model(imagined).shape == expected.shape  # without the mode too
+        torch.testing.assert_close(model(other), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("make", [lambda: dcnets.DecoupledConv2d(3, 4, 3), Block], ids=["layer", "block"])
+def test_a_network_may_be_asked_in_inference_mode_before_it_trains(make):
+    model, x = make().eval(), torch.randn(3, 3, 5, 6)
+    with functional.backend("fused"):
+        with torch.inference_mode():
+            expected = [model(x), model(x)][1].clone()
+        y = model(x.requires_grad_())
+        y.sum().backward()
+    torch.testing.assert_close(y.detach(), expected, rtol=0, atol=0)
+    assert x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("path", ["auto", "fused"])
+@pytest.mark.parametrize("make", [lambda: dcnets.DecoupledConv2d(3, 4, 3), Block], ids=["layer", "block"])
+def test_what_is_computed_anew_in_the_backward_pass_is_the_same(make, path):
+    model, found = make(), []
+    for again in (False, True):
+        x = torch.linspace(-2, 2, 216).sin().view(2, 3, 6, 6).requires_grad_()
+        with functional.backend(path):
+            y = checkpoint(model, x, use_reentrant=False) if again else model(x)
+            y.square().sum().backward()
+        found.append(x.grad)
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("path", ["auto", "fused"])
+@pytest.mark.parametrize("make", [lambda: dcnets.DecoupledConv2d(3, 4, 3), Block], ids=["layer", "block"])
+def test_many_gradients_at_once_are_those_one_by_one(make, path):
+    """Vectorised Jacobians take this way. On a CPU "auto" is the hand-written path."""
+    model, x = make(), torch.randn(2, 3, 4, 4, requires_grad=True)
+    with functional.backend(path):
+        y = model(x)
+        directions = torch.randn(3, *y.shape)
+        wanted = [x, *model.parameters()]
+        many = torch.autograd.grad(y, wanted, directions, is_grads_batched=True, retain_graph=True)
+        single = [torch.autograd.grad(y, wanted, each, retain_graph=True) for each in directions]
+    for name, found, *expected in zip(["x", *dict(model.named_parameters())], many, *single, strict=True):
+        expected = torch.stack(expected)
+        assert not found.requires_grad
+        torch.testing.assert_close(found, expected, rtol=0, atol=2e-5 * max(1.0, expected.abs().max().item()), msg=name)
 
 
 def test_an_input_whose_positions_are_no_row():

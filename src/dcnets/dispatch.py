@@ -23,7 +23,7 @@ from dcnets.patches import Patches, patch_norm
 from dcnets.reference import Formula
 from dcnets.registry import Value
 from dcnets.settling import Tensors, formula_of, is_convolution, settle, values_of
-from dcnets.surroundings import autocasts, differentiated_otherwise, matched, pure_torch_needed
+from dcnets.surroundings import autocasts, differentiated_otherwise, matched, pure_torch_needed, written_down
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -184,6 +184,8 @@ def on_triton(x: Tensor, weight: Tensor, patches: Patches, formula: Formula, blo
         return False
     # the flag itself: torch 2.11's compiler takes the function `is_exporting` to be true
     if torch.compiler._is_exporting_flag or differentiated_otherwise():
+        return False
+    if not torch.compiler.is_compiling() and written_down(x):
         return False
     from dcnets.kernels.gpu import ops
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dcnets import dispatch
 from dcnets.kernels.response import Response
 from dcnets.linking import hooked
-from dcnets.surroundings import pure_torch_needed
+from dcnets.surroundings import pure_torch_needed, written_down
 
 Given = tuple[Tensor | None, ...]
 """What a block is called with: x, its sums, a residual and its token."""
@@ -35,7 +35,7 @@ def key_of(children: tuple[nn.Module, ...], given: Given, *flags: Any) -> Any:
     """All that a route depends on, or None where somebody looks on who wants every call."""
     x = given[0]
     assert x is not None
-    if pure_torch_needed():
+    if pure_torch_needed() or written_down(x):
         return None
     if any(map(hooked, children)):
         return None

@@ -1,4 +1,4 @@
-"""What the Triton operator computes, by its definition in plain torch: for gradients that are differentiated again."""
+"""What the Triton operator computes, by its definition in plain torch: for gradients of gradients, and many at once."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from dcnets.registry import Value
 
 
 def through_definition(call: Call, needs: Iterable[bool], dy: Tensor, dsums: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Gradients that can be differentiated again, in plain torch."""
+    """Gradients in plain torch, which can be differentiated again where that is wanted."""
+    again = torch.is_grad_enabled()
     tensors = cast(tuple[Tensor | None, ...], call[:TENSORS])
-    own: list[Any] = [t.view_as(t) if t is not None and need else t for t, need in zip(tensors, needs, strict=True)]
-    twin = Call(*own, *call[TENSORS:])
-    result = plainly(twin)
-    outputs, directions = [result], [dy]
-    if dsums is not None:
-        outputs.append((result.float() ** 2).sum(1).flatten(1).unsqueeze(1))
-        directions.append(dsums)
+    with torch.enable_grad():
+        own: list[Any] = [t.view_as(t) if t is not None and need else t for t, need in zip(tensors, needs, strict=True)]
+        result = plainly(Call(*own, *call[TENSORS:]))
+        outputs, directions = [result], [dy]
+        if dsums is not None:
+            outputs.append((result.float() ** 2).sum(1).flatten(1).unsqueeze(1))
+            directions.append(dsums)
     wanted = [t for t, need in zip(own, needs, strict=True) if need and t is not None]
-    found = iter(torch.autograd.grad(outputs, wanted, directions, create_graph=True, allow_unused=True))
+    found = iter(torch.autograd.grad(outputs, wanted, directions, create_graph=again, allow_unused=True))
     return tuple(next(found) if need and t is not None else None for t, need in zip(own, needs, strict=True))
 
 

@@ -29,6 +29,7 @@ from dcnets.kernels.response import NOTHING, Behind, Response
 from dcnets.patches import Matrix, Patches
 from dcnets.reference import Formula
 from dcnets.registry import Named, Value
+from dcnets.surroundings import definition_needed
 
 
 def checksum(folder: Path) -> int:
@@ -167,7 +168,7 @@ def gradients_of_arguments(ctx: Any, *directions: Any) -> tuple[Any, ...]:
 def gradients(
     run: Any, ctx: Any, needs: tuple[bool, ...], dy: Tensor | None, dsums: Tensor | None, dtoken: Tensor | None, *rest: Any
 ) -> tuple[Any, ...]:
-    """The gradients of `decouple`'s tensors by `run`, a `backward`; those with a graph go through the definition."""
+    """The gradients of `decouple`'s tensors by `run`, a `backward`; those of `definition_needed` go through it."""
     *tensors, unit, z, n, m, moments, y = ctx.saved_tensors
     call = Call(*tensors, *ctx.settings)
     if dy is None:
@@ -176,9 +177,10 @@ def gradients(
         return (None,) * TENSORS
     if dy is None:
         dy = torch.zeros_like(z)
-    if dtoken is not None and (y is None or torch.is_grad_enabled()):  # the programs add it where they store the sum
+    defined = definition_needed(dy, dsums, dtoken)
+    if dtoken is not None and (y is None or defined):  # the programs add it where they store the sum
         dy, dtoken = dy + dtoken, None
-    if torch.is_grad_enabled():
+    if defined:
         return through_definition(call, needs, dy, dsums)
     need_x, need_sums, need_weight, need_bias, need_residual, need_token, need_gamma, _, _, need_mean, *need_values = needs
     wanted = [name for name, need in zip(NAMES, need_values, strict=True) if need]

@@ -54,7 +54,7 @@ class Taped:
         if not launcher.at_home(inputs[0]):
             with torch.cuda.device(inputs[0].device):
                 return self(*arguments)
-        where = (inputs[0].get_device(), *key)
+        where = (inputs[0].get_device(), torch.is_inference_mode_enabled(), *key)
         tape = self.tapes.get(where)
         if tape is None:
             if any(t.data_ptr() & ALIGNED for t in inputs):
