@@ -78,25 +78,19 @@ def test_no_program_over_windows_is_unrolled_beyond_what_compiles_in_seconds(mon
     assert max(unrolled) <= edges.UNROLLED
 
 
-class Block(nn.Module):
-    """A fused block, called twice so that it would remember its way."""
-
-    def __init__(self):
-        super().__init__()
-        self.block = fuse(nn.Sequential(conv_block(3, 4)))
-
-    def forward(self, x):
-        return self.block(x)
+layer_and_block = pytest.mark.parametrize(
+    "make", [lambda: dcnets.DecoupledConv2d(3, 4, 3), lambda: fuse(nn.Sequential(conv_block(3, 4)))], ids=["layer", "block"]
+)
 
 
-@pytest.mark.parametrize("make", [lambda: dcnets.DecoupledConv2d(3, 4, 3), Block], ids=["layer", "block"])
+@layer_and_block
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:`torch.jit:DeprecationWarning")
 def test_who_writes_calls_down_sees_torchs_path(make):
     """A launch would be missing from their graphs, and fake tensors have no memory to launch on."""
     model = make().eval()
     x, other = torch.randn(2, 3, 6, 6), torch.randn(2, 3, 6, 6)
     with functional.backend("fused"), torch.no_grad():
-        expected = [model(other), model(other)][1]
+        expected = [model(other), model(other)][1]  # a block would remember its way
         for graph in (torch.jit.trace(model, x, check_trace=False), make_fx(model)(x)):
             torch.testing.assert_close(graph(other), expected)
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:
@@ -106,7 +100,7 @@ def test_who_writes_calls_down_sees_torchs_path(make):
         torch.testing.assert_close(model(other), expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("make", [lambda: dcnets.DecoupledConv2d(3, 4, 3), Block], ids=["layer", "block"])
+@layer_and_block
 def test_a_network_may_be_asked_in_inference_mode_before_it_trains(make):
     model, x = make().eval(), torch.randn(3, 3, 5, 6)
     with functional.backend("fused"):
@@ -119,7 +113,7 @@ def test_a_network_may_be_asked_in_inference_mode_before_it_trains(make):
 
 
 @pytest.mark.parametrize("path", ["auto", "fused"])
-@pytest.mark.parametrize("make", [lambda: dcnets.DecoupledConv2d(3, 4, 3), Block], ids=["layer", "block"])
+@layer_and_block
 def test_what_is_computed_anew_in_the_backward_pass_is_the_same(make, path):
     model, found = make(), []
     for again in (False, True):
@@ -132,7 +126,7 @@ def test_what_is_computed_anew_in_the_backward_pass_is_the_same(make, path):
 
 
 @pytest.mark.parametrize("path", ["auto", "fused"])
-@pytest.mark.parametrize("make", [lambda: dcnets.DecoupledConv2d(3, 4, 3), Block], ids=["layer", "block"])
+@layer_and_block
 def test_many_gradients_at_once_are_those_one_by_one(make, path):
     """Vectorised Jacobians take this way. On a CPU "auto" is the hand-written path."""
     model, x = make(), torch.randn(2, 3, 4, 4, requires_grad=True)

@@ -259,3 +259,21 @@ def test_descending_it_turns_filters_apart(name):
         PENALTIES[name](model).backward()
         optimizer.step()
     assert PENALTIES[name](model) < 1e-3 * before
+
+
+@both_penalties
+def test_frozen_filters_need_no_gradient_and_many_directions_go_at_once(name):
+    model = network()
+    model[0].weight.requires_grad_(False)
+    learned = [weight for weight in model.parameters() if weight.requires_grad and weight.dim() > 1]
+    value, directions = PENALTIES[name](model), torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    single = torch.autograd.grad(value, learned, retain_graph=True, allow_unused=True)
+    twice = torch.autograd.grad(value, learned, create_graph=True, allow_unused=True)
+    many = torch.autograd.grad(value, learned, directions, is_grads_batched=True, allow_unused=True)
+    reached = 0
+    for one, again, all_of_them in zip(single, twice, many, strict=True):
+        if one is not None:
+            reached += 1
+            torch.testing.assert_close(again, one)
+            torch.testing.assert_close(all_of_them, torch.stack([one * d for d in directions]))
+    assert reached == 10  # of 11 decoupled layers, one being frozen

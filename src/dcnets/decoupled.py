@@ -18,6 +18,7 @@ from dcnets.naming import choose, refuse_unknown
 from dcnets.operator import Operator
 from dcnets.options import DEFAULTS, LEARNABLE, RADIUS_FLOOR, Options, Raw, radius_of
 from dcnets.patches import normalise, patch_norm, scale_filters
+from dcnets.processes import SharedMean
 from dcnets.reference import mean
 from dcnets.settling import Tensors
 from dcnets.surroundings import in_transform, is_vmapped
@@ -284,30 +285,3 @@ def absolute(v: Tensor) -> Tensor:
 def share_of_batch(count: Tensor) -> Tensor:
     """What the newest of so many batches counts in a running mean: all alike at first, then with decay."""
     return count.reciprocal().clamp(min=1 - DECAY)
-
-
-class SharedMean:
-    """The mean norm over the batches of all processes, with its gradient; `seen` is 0 where all of them were empty."""
-
-    seen: Tensor
-
-    def __call__(self, n: Tensor) -> Tensor:
-        total: Tensor = SumOfProcesses.apply(torch.stack([n.sum(), n.new_tensor(float(n.numel()))]))  # type: ignore[no-untyped-call]
-        self.seen = (total[1] > 0).long()
-        return torch.where(total[1] > 0, total[0] / total[1].clamp(min=1), 1.0)
-
-
-class SumOfProcesses(torch.autograd.Function):
-    """The sum of a tensor over all processes; its gradient is the sum of theirs."""
-
-    @staticmethod
-    def forward(ctx: Any, t: Tensor) -> Tensor:
-        total = t.clone()
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, d: Tensor) -> Tensor:
-        total = d.clone()
-        dist.all_reduce(total)
-        return total

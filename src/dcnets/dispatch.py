@@ -183,9 +183,7 @@ def on_triton(x: Tensor, weight: Tensor, patches: Patches, formula: Formula, blo
     if _backend == "auto" and not (x.is_cuda and triton_is_faster(x.get_device(), block, patches.groups)):
         return False
     # the flag itself: torch 2.11's compiler takes the function `is_exporting` to be true
-    if torch.compiler._is_exporting_flag or differentiated_otherwise():
-        return False
-    if not torch.compiler.is_compiling() and written_down(x):
+    if torch.compiler._is_exporting_flag or differentiated_otherwise() or written_down(x):
         return False
     from dcnets.kernels.gpu import ops
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dcnets.anew import definition_needed, gradients_of
 from dcnets.filters import Layers, alike, as_weights, decoupled_layers, flat_filters, split_like
 from dcnets.patches import norm
 from dcnets.surroundings import pure_torch_needed
@@ -85,7 +86,7 @@ def with_slopes(
 
 
 class Penalty(torch.autograd.Function):
-    """`with_slopes` for autograd; a graph of the gradient goes through `definition`."""
+    """`with_slopes` for autograd; where that does not do, `definition`."""
 
     @staticmethod
     def forward(ctx: Any, batches: list[Layers], normalised: bool, diagonal: float | None, *weights: Tensor) -> Tensor:
@@ -97,11 +98,10 @@ class Penalty(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
         weights, batches = ctx.saved_tensors, ctx.arguments[0]
-        if torch.is_grad_enabled():
-            aliases = [weight.view_as(weight) for weight in weights]
+        if definition_needed(d):
             with no_autocast(d):
-                value = definition(aliases, *ctx.arguments)
-                return None, None, None, *torch.autograd.grad(value, aliases, d, create_graph=True)
+                found = gradients_of(lambda own: [definition(own, *ctx.arguments)], weights, ctx.needs_input_grad[3:], [d])
+            return None, None, None, *found
         gradients = torch._foreach_mul(ctx.slopes, 4 * d)
         return None, None, None, *(part for pair in zip(gradients, batches, strict=True) for part in as_weights(*pair))
 

@@ -31,15 +31,6 @@ def pure_torch_needed() -> bool:
     return torch.compiler.is_compiling() or differentiated_otherwise()
 
 
-def definition_needed(*directions: Tensor | None) -> bool:
-    """Whether a backward pass is to be differentiated itself, or is done in many directions at once.
-
-    `is_grads_batched` does the latter, and vectorised Jacobians; by tensors of which the transforms do not know.
-    """
-    batched = any(t is not None and torch._C._functorch.is_legacy_batchedtensor(t) for t in directions)
-    return batched or torch.is_grad_enabled() or in_transform()
-
-
 def differentiated_otherwise() -> bool:
     """Whether gradients are not, or not only, those of a backward pass: in torch.func and in forward mode."""
     return in_transform() or forward_ad._current_level >= 0
@@ -55,6 +46,8 @@ def written_down(x: Tensor) -> bool:
 
     So do torch.jit.trace, make_fx, fake tensors, tensors with a dispatch of their own, and every dispatch mode.
     """
+    if torch.compiler.is_compiling():
+        return False
     own = type(x).__torch_dispatch__ is not Tensor.__torch_dispatch__
     return own or torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None
 

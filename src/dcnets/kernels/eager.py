@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from dcnets import reference
+from dcnets.anew import definition_needed, gradients_of
 from dcnets.kernels.blocks import chunk_size, in_blocks, square_sums
 from dcnets.patches import Patches, grouped, memory_format
 from dcnets.reference import Formula
 from dcnets.registry import Named, Value
-from dcnets.surroundings import definition_needed
 
 
 class Totals:
@@ -147,20 +147,14 @@ class Decouple(torch.autograd.Function):
         values = [number if tensor is None else tensor for number, tensor in zip(ctx.numbers, tensors, strict=True)]
         inputs = (x, weight, bias, mean_norm, ctx.patches, ctx.formula, ctx.names, *values)
         if definition_needed(dy):
-            return through_definition(inputs, ctx.needs_input_grad, dy)
+            return gradients_of(defined, inputs, ctx.needs_input_grad, [dy])
         return first_order(inputs, ctx.needs_input_grad, z, n, dy)
 
 
-def through_definition(inputs: tuple[Any, ...], needed: tuple[bool, ...], dy: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradients with their own graph where one is wanted: the definition is evaluated anew and left to autograd."""
-    again = torch.is_grad_enabled()
-    with torch.enable_grad():
-        aliases = [t.view_as(t) if need else t for t, need in zip(inputs, needed, strict=True)]
-        x, weight, bias, mean_norm, patches, formula, names, *values = aliases
-        y, _ = reference.decouple(x, weight, bias, mean_norm, patches, formula, dict(zip(names, values, strict=True)))
-    wanted = [t for t, need in zip(aliases, needed, strict=True) if need]
-    found = iter(torch.autograd.grad(y, wanted, dy, create_graph=again, allow_unused=True))
-    return tuple(next(found) if need else None for need in needed)
+def defined(inputs: list[Any]) -> list[Tensor]:
+    """y by the definition."""
+    x, weight, bias, mean_norm, patches, formula, names, *values = inputs
+    return [reference.decouple(x, weight, bias, mean_norm, patches, formula, dict(zip(names, values, strict=True)))[0]]
 
 
 def first_order(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from dcnets import reference
+from dcnets.anew import gradients_of
 from dcnets.angular import ANGULARS
 from dcnets.kernels.gpu.call import TENSORS, Call
 from dcnets.magnitude import MAGNITUDES
@@ -19,20 +18,14 @@ from dcnets.reference import Formula
 from dcnets.registry import Value
 
 
-def through_definition(call: Call, needs: Iterable[bool], dy: Tensor, dsums: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Gradients in plain torch, which can be differentiated again where that is wanted."""
-    again = torch.is_grad_enabled()
-    tensors = cast(tuple[Tensor | None, ...], call[:TENSORS])
-    with torch.enable_grad():
-        own: list[Any] = [t.view_as(t) if t is not None and need else t for t, need in zip(tensors, needs, strict=True)]
-        result = plainly(Call(*own, *call[TENSORS:]))
-        outputs, directions = [result], [dy]
-        if dsums is not None:
-            outputs.append((result.float() ** 2).sum(1).flatten(1).unsqueeze(1))
-            directions.append(dsums)
-    wanted = [t for t, need in zip(own, needs, strict=True) if need and t is not None]
-    found = iter(torch.autograd.grad(outputs, wanted, directions, create_graph=again, allow_unused=True))
-    return tuple(next(found) if need and t is not None else None for t, need in zip(own, needs, strict=True))
+def through_definition(call: Call, needs: tuple[bool, ...], dy: Tensor, dsums: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The gradients of a call's tensors, in plain torch."""
+
+    def defined(tensors: list[Any]) -> list[Tensor]:
+        y = plainly(Call(*tensors, *call[TENSORS:]))
+        return [y] if dsums is None else [y, (y.float() ** 2).sum(1).flatten(1).unsqueeze(1)]
+
+    return gradients_of(defined, call[:TENSORS], needs, [dy] if dsums is None else [dy, dsums])
 
 
 def plainly(call: Call) -> Tensor:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 
+from dcnets.anew import definition_needed
 from dcnets.kernels.gpu import angulars, launcher, magnitudes
 from dcnets.kernels.gpu.call import ARGUMENTS, TENSORS, Call
 from dcnets.kernels.gpu.computation import Gradients, Needs, all_gradients, forward, like_backward, like_forward
@@ -29,7 +30,6 @@ from dcnets.kernels.response import NOTHING, Behind, Response
 from dcnets.patches import Matrix, Patches
 from dcnets.reference import Formula
 from dcnets.registry import Named, Value
-from dcnets.surroundings import definition_needed
 
 
 def checksum(folder: Path) -> int:
