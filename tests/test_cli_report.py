@@ -114,6 +114,19 @@ def test_a_figure_has_its_own_name_and_other_formats(tmp_path, monkeypatch):
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_long_title_stands_within_a_narrow_figure(tmp_path):
+    from matplotlib.image import imread
+
+    from dcnets.experiments.report.charts import Axis, Chart, Picture, Series
+    from dcnets.experiments.report.drawing import draw
+
+    chart = Chart("", Axis("x"), Axis("y"), (Series("a", ((0.0, 0.0), (1.0, 1.0)), kind="dots"),), "", equal=True)
+    draw(Picture("1", "a title of many words " * 5, "", (chart,)), tmp_path / "a.png")
+    pixels = imread(tmp_path / "a.png")
+    assert pixels[:, [0, -1], :3].min() == 1
+    assert pixels.min() < 1
+
+
 def test_what_a_figure_lacks_is_said(tmp_path):
     result = call("figure", "4", "--out", tmp_path / "a.svg")
     assert result.stderr == "Not yet run: SphereConv, BallConv, TanhConv, LinearConv, SegConv, LogConv, MixConv.\n"

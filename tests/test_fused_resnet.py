@@ -58,10 +58,25 @@ def test_gradients_on_the_trajectory_of_the_definition(model, monkeypatch):
     assert max(far.values()) < CANCELLED, far
 
 
-def test_one_decision_has_gradients_behind_it():
+def flipped(decision):
+    decision[2, 1] ^= True
+
+
+def other_maximum(decision):
+    decision[2, 1, 0, 0] = 5 - decision[2, 1, 0, 0]  # of 0, 1, 4 and 5, the other on the diagonal
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "change"),
+    [
+        (nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), (5, 3), flipped),
+        (nn.Sequential(nn.Conv2d(3, 4, 1), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 1)), (5, 3, 4, 4), other_maximum),
+    ],
+    ids=["ReLU", "max pool"],
+)
+def test_one_decision_has_gradients_behind_it(model, shape, change):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)).double()
-    x = torch.randn(5, 3, dtype=torch.float64)
+    model, x = model.double(), torch.randn(shape, dtype=torch.float64)
 
     def gradient():
         return torch.autograd.grad(model(x).sum(), model[0].weight)[0]
@@ -70,7 +85,7 @@ def test_one_decision_has_gradients_behind_it():
         own = gradient()
     with taken_over(decisions):
         assert torch.equal(gradient(), own)
-    decisions[0][2, 1] ^= True
+    change(decisions[0])
     with taken_over(decisions, near=10):
         assert not torch.allclose(gradient(), own, atol=1e-3)
     with pytest.raises(AssertionError), taken_over(decisions):

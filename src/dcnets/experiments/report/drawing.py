@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,8 @@ def draw(picture: Picture, path: Path) -> None:
         for axes in grid[len(panels) :]:
             axes.axis("off")
         legend(figure, grid, picture)
-        figure.suptitle(picture.title, fontsize=13)
+        wide = figure.get_size_inches()[0]
+        figure.suptitle("\n".join(textwrap.wrap(picture.title, int(wide * LETTERS))), fontsize=13)
         path.parent.mkdir(parents=True, exist_ok=True)
         fixed = {"metadata": {"Date": None, "Creator": None}} if path.suffix == ".svg" else {}
         figure.savefig(path, facecolor="white", dpi=160, **fixed)

@@ -99,7 +99,8 @@ def cells_within(runs: Collected) -> Verdict:
     done = [hit for hit in hits.values() if hit is not None]
     if not done:
         return Verdict("not yet run", "None of the 28 cells is run.")
-    words = f"{sum(done)} of {len(done)} cells that are run lie within {TOLERANCE:g} points; there are {len(hits)}"
+    rest = len(hits) - len(done)
+    words = f"{sum(done)} of {len(done)} cells lie within {TOLERANCE:g} points" + (f"; {rest} not yet run" if rest else "")
     return Verdict(decide(hits, CELLS), sentence(words))
 
 
