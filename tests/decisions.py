@@ -1,8 +1,8 @@
 """What ReLUs and max pools decide: recorded in one computation, and taken over by another.
 
-Two computations of a deep network that differ by rounding alone find other signs for some numbers near 0 and other maxima among
-nearly equal ones, and behind each of them other gradients. A float64 truth that takes over the decisions of what it is compared
-with is the truth about the rest.
+Two computations of a deep network that differ by rounding alone find other signs for some numbers near 0 and other maxima
+among nearly equal ones, and behind each of them other gradients. A float64 truth that takes over the decisions of what it is
+compared with is the truth about the rest.
 """
 
 from contextlib import contextmanager
