@@ -114,7 +114,9 @@
       for (const [number, series] of chart.series.entries())
         if (series.sign && series.points.length && !hidden.has(number)) {
           const middle = [0, 1].map((at) => series.points.reduce((sum, point) => sum + point[at], 0) / series.points.length);
-          make("text", { class: "sign", "font-size": width < 240 ? 11 : 18, x: px(middle[0]), y: py(middle[1]) + 5, "text-anchor": "middle", style: `fill:${colour(series)}` }, plot, series.sign);
+          const [x, y, size] = [px(middle[0]), py(middle[1]), width < 240 ? 10 : 15];
+          make("circle", { class: "ring", cx: x, cy: y, r: 0.75 * size, style: `stroke:${colour(series)}` }, plot);
+          make("text", { class: "sign", "font-size": size, x, y: y + 0.36 * size, "text-anchor": "middle" }, plot, series.sign);
         }
       if (cursor) point(px, py);
       if (drag && drag.to) {
