@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dcnets.experiments.paper import TABLES, Table
 from dcnets.experiments.report.cells import VARIANTS, Collected, Result
+from dcnets.experiments.report.notes import NOTES
 from dcnets.experiments.report.paper_claims import CLAIMS
 from dcnets.experiments.report.rule import METRICS, RULE, judge, ours, printed, runs, signed
 from dcnets.experiments.report.summary import standard, tally
@@ -17,6 +18,7 @@ def write(found: Collected) -> str:
     parts += ["## Claims", "\n".join(claims(found)), "## Tables"]
     for name, table in TABLES.items():
         parts += [f"### Table {table.number}: {table.caption}", METRICS[table.metric], "\n".join(rows(found, name, table))]
+        parts += [NOTES[name]] if name in NOTES else []
         if told := list(apart(found, name)):
             parts.append("\n".join(told))
     return "\n\n".join(parts) + "\n"
@@ -48,6 +50,8 @@ def cell(result: Result) -> str:
     published = printed(result.cell.published)
     if result.cell.published is None:
         return "–"
+    if result.cell.recipe is None:
+        return f"(paper {published}, taken from another)"
     if not result.samples:
         return f"{ours(result)} (paper {published})"
     judged = judge(result)

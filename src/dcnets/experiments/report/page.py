@@ -9,11 +9,11 @@ from string import Template
 
 import dcnets
 from dcnets.experiments.paper import TABLES, Table
-from dcnets.experiments.report.attacked import SETTING
 from dcnets.experiments.report.cells import VARIANTS, Aside, Collected, Result
 from dcnets.experiments.report.charts import Picture
 from dcnets.experiments.report.claims import Claim, Verdict
 from dcnets.experiments.report.embedded import HOW, figure
+from dcnets.experiments.report.notes import NOTES
 from dcnets.experiments.report.palette import DARK, LIGHT
 from dcnets.experiments.report.paper_claims import CLAIMS
 from dcnets.experiments.report.rule import METRICS, RULE, judge, ours, printed, runs, signed
@@ -21,16 +21,6 @@ from dcnets.experiments.report.summary import standard, tally
 from dcnets.experiments.reproduce.lines import Line
 
 HERE = Path(__file__).parent
-NOTES = {
-    "table1": "The paper names neither network nor angular function; ours is ResNet-32 with cosine, as the number fits.",
-    "table3": "Whether the paper’s baseline without ReLU (58.24) had one after its fully connected layer is not told: the "
-              "first row has none anywhere, the last row has one there alone.",
-    "table5": "The first three rows are other papers’ numbers and are not run.",
-    "table6": "The decoupled networks of the first column begin with the baseline’s weights.",
-    "table7": SETTING,
-    "table8": f"{SETTING} The paper does not name the network that its images are made on; ours is a baseline of its own "
-              "seed.",
-}  # fmt: skip
 
 
 def write(found: Collected, pictures: Iterable[Picture]) -> str:
