@@ -214,6 +214,7 @@ def test_wrong_arguments(runs, arguments, told):
 def test_substitutes_that_cannot_be(runs):
     plain, command = runs / "plain", ("--eps", "0.1", *STEPS)
     assert "its own substitute" in refused(2, "attack", plain, *command, "--substitute", plain)
+    assert "plain is given 2 times" in refused(2, "attack", plain, plain, *command, "--substitute", runs / "tanh")
     told = refused(2, "attack", plain, "--substitute", runs / "tanh", "--eps", "0.1", "--attack", "square")
     assert "examples to transfer are made by one of pgd, bim, fgsm; add it to --attack" in told
 

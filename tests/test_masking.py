@@ -9,6 +9,7 @@ import torch
 from hardened import EPS, Built, digits, faulty, trained
 from torch import nn
 
+from dcnets import attacks
 from dcnets.experiments.jsonlines import plain
 from dcnets.experiments.robustness import Plan, Trial, Withstood, checks, examine
 from dcnets.experiments.robustness import evidence as made
@@ -118,6 +119,22 @@ def test_what_could_not_be_made_is_told(reports):
             assert why in finding(report, check).told
         assert set(report.evidence.blocked) >= {"FGSM", "BIM", "PGD", "PGD with restarts"}
     assert finding(reports("natural"), "AutoAttack").told == "not made: it was not asked for"
+
+
+def test_a_gradient_that_breaks_far_away_or_another_package_costs_one_check(monkeypatch):
+    """Within ε everything is finite; pixels that are all black have a slope without end."""
+    x, y = digits(20)
+    lit = 0.15 + 0.7 * x
+    broken = Built(trained(), before=lambda z: z + 0 * z.clamp(min=0).sqrt())
+
+    def fails(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr(attacks, "autoattack", fails)
+    report = examine(broken, lit, y, Plan(PGD, restarts=2, queries=5, autoattack=True), batch=20)
+    assert finding(report, "growing ε").told.startswith("not made: the model's gradient in x is not finite")
+    assert finding(report, "AutoAttack").told == "not made: AssertionError"
+    assert finding(report, "restarts").masking is False
 
 
 def test_a_missing_substitute_is_told():

@@ -297,8 +297,14 @@ def test_another_precision_is_that_of_the_layers_alone():
 
 def test_float32_is_put_back():
     before = torch.backends.cudnn.allow_tf32
-    with true_float32():
-        assert torch.backends.cudnn.allow_tf32 is False
+    torch.set_float32_matmul_precision("high")
+    try:
+        with true_float32():
+            assert torch.backends.cudnn.allow_tf32 is False
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
     assert torch.backends.cudnn.allow_tf32 is before
 
 

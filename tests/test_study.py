@@ -192,9 +192,10 @@ def test_only_what_is_not_there_is_measured(found, arena, tmp_path):
     assert rest.exams == task.exams[2:]  # the one whose maker is another network now
 
 
-def test_what_fails_is_told_and_the_rest_go_on(found, arena, tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", [ValueError, ImportError, RuntimeError])
+def test_what_fails_is_told_and_the_rest_go_on(kind, found, arena, tmp_path, monkeypatch):
     def broken(*_, **__):
-        raise ValueError("the gradient\nis not finite")
+        raise kind("the gradient\nis not finite")
 
     monkeypatch.setattr(work, "local_lipschitz", broken)
     told, spent = [], []
@@ -203,6 +204,15 @@ def test_what_fails_is_told_and_the_rest_go_on(found, arena, tmp_path, monkeypat
     assert failed == {f"{TANH}-seed0, lipschitz": "the gradient is not finite"}
     assert [each["part"] for each in lines.read(tmp_path / "a.jsonl")[0]] == ["matrix"]
     assert spent == [task.cost for task in some]
+
+
+def test_a_full_memory_ends_the_study(found, arena, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr(work, "local_lipschitz", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        work.carry_out([small("lipschitz", found, arena)], arena, tmp_path / "a.jsonl", str)
 
 
 def test_the_time_that_is_expected_goes_with_the_work(found, arena, monkeypatch):

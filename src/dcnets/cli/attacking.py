@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -106,6 +107,9 @@ def opened_subjects(
     """The networks, the substitutes, and the images in [0, 1] with their classes; `rest` has the options of streams."""
     for path in set(paths) & set(substitutes):
         raise Misuse(f"{path} is a network and its own substitute; a substitute is another run")
+    for path, times in Counter([*paths, *substitutes]).items():
+        if times > 1:
+            raise Misuse(f"{path} is given {times} times")
     rebuilt = rebuild_all([*paths, *substitutes], rest.get("stream_crop") or CROP)
     first = next(iter(rebuilt.values()))
     opened = open_set(first.recipe, folder, device.type, 1, quiet, stream_values(rest, first.recipe))

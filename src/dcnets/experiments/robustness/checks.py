@@ -87,7 +87,8 @@ def saturation(found: Evidence) -> Finding:
 def growing(found: Evidence) -> Finding:
     """Masking: surely more than 5 % of the images withstand PGD at any ε, up to the whole range of pixels."""
     if not found.far:
-        return not_made("growing ε", found.blocked.get(made.PGD, "ε is the whole range of pixels already"))
+        why = found.blocked.get(made.PGD) or found.blocked.get(made.FAR) or "ε is the whole range of pixels already"
+        return not_made("growing ε", why)
     last = worst_case(found.far.values())
     told = ", ".join(f"{percent(outcome.accuracy)} at {eps:.3g}" for eps, outcome in found.far.items())
     numbers = {f"{eps:.4g}": outcome.accuracy for eps, outcome in found.far.items()} | {"any": last.accuracy}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from dcnets.attacks.aim import under_attack
@@ -22,9 +23,11 @@ FAR_STEP = 2.5
 """How far PGD can go at a large ε, in ε."""
 BLOCKED = (ValueError, ImportError)
 """What an attack raises that cannot be made: no gradient, none that is finite, too few classes, a missing package."""
-FGSM, BIM, PGD, RESTARTED, RESCALED, MEAN, SQUARE, TRANSFER, AUTO = (
+FOREIGN = (*BLOCKED, AssertionError, RuntimeError)
+"""What another's package may raise; a report that has everything else is not lost for it."""
+FGSM, BIM, PGD, RESTARTED, RESCALED, MEAN, SQUARE, TRANSFER, AUTO, FAR = (
     "FGSM", "BIM", "PGD", "PGD with restarts", "PGD on rescaled logits", "PGD on the mean of looks", "Square",
-    "transfer from ", "AutoAttack",
+    "transfer from ", "AutoAttack", "PGD at larger ε",
 )  # fmt: skip
 
 
@@ -111,11 +114,19 @@ def gather(
     outcomes: dict[str, Withstood] = {}
     blocked: dict[str, str] = {}
 
-    def attempt(name: str, trial: Trial, on: nn.Module | None = None) -> None:
+    def attempt(name: str, trial: Trial, on: nn.Module | None = None) -> Withstood | None:
+        errors = FOREIGN if name == AUTO else BLOCKED
         try:
-            outcomes[name] = withstood(model, x, y, trial, batch=batch, among=before, on=on, watch=watch)
-        except BLOCKED as error:
-            blocked[name] = str(error)
+            return withstood(model, x, y, trial, batch=batch, among=before, on=on, watch=watch)
+        except torch.OutOfMemoryError:
+            raise
+        except errors as error:
+            blocked[name] = str(error) or type(error).__name__
+            return None
+
+    def keep(name: str, trial: Trial, on: nn.Module | None = None) -> None:
+        if (outcome := attempt(name, trial, on)) is not None:
+            outcomes[name] = outcome
 
     trial, right = plan.trial, before.survived
     looks = look(model, x[right], y[right], eps=trial.eps, norm=trial.norm, batch=batch, seed=trial.seed, watch=watch)
@@ -123,15 +134,16 @@ def gather(
         if name == AUTO and looks.zero is None:
             blocked[name] = "the logits have no gradient in the image"
         else:
-            attempt(name, each)
-    attempt(RESCALED, trial, Rescaled(model))
+            keep(name, each)
+    keep(RESCALED, trial, Rescaled(model))
     if looks.varies.any():
-        attempt(MEAN, trial, Averaged(model, AVERAGED))
+        keep(MEAN, trial, Averaged(model, AVERAGED))
     for name, substitute in (substitutes or {}).items():
-        attempt(TRANSFER + name, trial, substitute)
+        keep(TRANSFER + name, trial, substitute)
     far = {}
     for each in plan.far(x) if PGD in outcomes else []:
-        far[each.eps] = withstood(model, x, y, each, batch=batch, among=before, watch=watch)
+        if (outcome := attempt(FAR, each)) is not None:
+            far[each.eps] = outcome
     return Evidence(plan, classes_of(model, x, y), before, looks, outcomes, blocked, far)
 
 

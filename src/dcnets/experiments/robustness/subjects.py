@@ -86,10 +86,15 @@ def pixels_of(data: Dataset | Stream, count: int) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def true_float32() -> Iterator[None]:
-    """Float32 convolutions in float32: on a GPU cuDNN takes TF32, whose ten bits of mantissa blur small gradients."""
-    before = torch.backends.cudnn.allow_tf32
+    """Float32 in float32: on a GPU cuDNN, and products where training allowed it, take TF32.
+
+    Its ten bits of mantissa blur small gradients.
+    """
+    before, products = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
     torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("highest")
     try:
         yield
     finally:
         torch.backends.cudnn.allow_tf32 = before
+        torch.set_float32_matmul_precision(products)

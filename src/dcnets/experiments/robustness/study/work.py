@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dcnets.experiments import results
 from dcnets.experiments.robustness.findings import percent
 from dcnets.experiments.robustness.lipschitz import local_lipschitz
@@ -46,7 +48,9 @@ def carry_out(tasks: Sequence[Task], arena: Arena, file: Path, tell: Tell, done:
         try:
             with true_float32():
                 line = perform(task, arena)
-        except (ValueError, ImportError) as error:
+        except torch.OutOfMemoryError:  # it would be so for the others too
+            raise
+        except (ValueError, ImportError, RuntimeError) as error:
             failed[name] = " ".join(str(error).split())
             tell(f"{name}: failed: {failed[name]}")
         else:
