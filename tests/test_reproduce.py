@@ -277,6 +277,12 @@ def test_two_at_once_give_the_same_lines(done, tmp_path):
     assert by_name[0] == by_name[1]
 
 
+def test_of_several_at_once_the_longest_are_begun_first(tmp_path):
+    plain, tanh, wild, broken = planned(["plain", "tanh", "wild", "broken"], tmp_path).jobs
+    ordered = carry_out.longest_first({plain: 1.0, tanh: 5.0, wild: None, broken: 5.0})
+    assert list(ordered.items()) == [(wild, None), (tanh, 5.0), (broken, 5.0), (plain, 1.0)]
+
+
 def killer(folder, number=signal.SIGKILL, step=5):
     """A thread that sends a signal to the process that runs in a folder, once it is beyond a step."""
 

@@ -87,7 +87,7 @@ def reproduce(
     from dcnets.cli import reproduced, reproducing
     from dcnets.experiments.reproduce import plan as plans
     from dcnets.experiments.reproduce.attacked import beside_file
-    from dcnets.experiments.reproduce.carry_out import carry_out
+    from dcnets.experiments.reproduce.carry_out import carry_out, longest_first
     from dcnets.experiments.reproduce.lines import runs_in
     from dcnets.experiments.reproduce.local import Local
     from dcnets.experiments.reproduce.perform import Order
@@ -127,8 +127,9 @@ def reproduce(
                 click.echo(json.dumps(reproduced.described(plan, outlook, measured(plan))))
             return
         absent = reproducing.supplied(missing, data_folder, quiet=as_json or quiet)
+        todo = {job: seconds for job, seconds in expected.items() if job not in absent}
         outcome = carry_out(
-            {job: seconds for job, seconds in expected.items() if job not in absent}, engine, order, results_file,
+            longest_first(todo) if engine.lanes > 1 or engine_name == "ray" else todo, engine, order, results_file,
             title=" ".join(dict.fromkeys(tables)), told=reproduced.teller(plan), quiet=quiet or as_json,
         )  # fmt: skip
     finally:

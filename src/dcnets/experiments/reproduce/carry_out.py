@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -77,6 +78,11 @@ def carry_out(
         finally:
             engine.close()
     return walk.outcome
+
+
+def longest_first(jobs: Mapping[Job, float | None]) -> dict[Job, float | None]:
+    """The order in which several at once are done soonest: no long run is left for the end; unknown ones count as long."""
+    return dict(sorted(jobs.items(), key=lambda job: -math.inf if job[1] is None else -job[1]))
 
 
 class Walk:
