@@ -25,7 +25,7 @@ from dcnets.experiments.robustness import (
     worst_case,
     worst_curve,
 )
-from dcnets.experiments.robustness.picture import draw
+from dcnets.experiments.robustness.picture import draw, panel
 from dcnets.experiments.robustness.subjects import InPrecision, pixels_of, true_float32
 from dcnets.experiments.robustness.trials import eps_told
 
@@ -328,6 +328,15 @@ def test_a_picture_is_the_same_each_time(curves, tmp_path):
     one = {"one": curves["one"]}
     draw(one, tmp_path / "one.png", images=7, norm="l2")
     assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_ten_networks_have_lines_of_their_own(curves):
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    panel(axes, [(str(at), curves["one"][0]) for at in range(10)], "linf")
+    lines = [each.lines[0] for each in axes.containers]
+    assert len({each.get_color() for each in lines}) == len({each.get_marker() for each in lines}) == 10
 
 
 def test_a_picture_of_another_kind_is_refused(curves, tmp_path):

@@ -161,7 +161,8 @@ def test_a_part_gets_its_line_and_is_not_done_again(part, found, arena, tmp_path
     assert (written["part"], written["network"], written["step"]) == (part, f"{TANH}-seed0", 40)
     assert (written["first"], written["images"], written["precision"]) == (0, task.count, "float32")
     assert written["recipe"] == json.loads(json.dumps(dataclasses.asdict(task.victim.recipe)))
-    assert {"date", "commit", "torch", "device", "checkpoint", "clean", "seconds"} <= written.keys()
+    assert {"date", "commit", "torch", "device", "clean", "seconds"} <= written.keys()
+    assert written["checkpoint"].startswith(f"{written['network']}/step-")
     assert told[0].startswith(f"{TANH}-seed0, {part}: ")
     count = {"tables": 6, "matrix": 2, "curves": 12}.get(part, 0)
     assert len(written["attacks"]) == len(task.exams) == count

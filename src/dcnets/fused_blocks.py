@@ -22,7 +22,7 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def fit(parts: list[nn.Module]) -> bool:
-    """Whether modules can be the parts of a block: no bias before batch norm, which has weights of its own."""
+    """Whether modules can be the parts of a block; a batch norm has weights and running statistics of its own."""
     if len(parts) < 2:
         return False
     layer, following = parts[0], parts[1]
@@ -32,7 +32,7 @@ def fit(parts: list[nn.Module]) -> bool:
         return False
     norm: Any = following if type(following) in NORMS else None
     rest = parts[1:] if norm is None else parts[2:]
-    usable = norm is None or (norm.weight is not None and norm.track_running_stats and layer.bias is None)
+    usable = norm is None or (norm.weight is not None and norm.track_running_stats)
     return usable and len(rest) <= 1 and all(type(part) is nn.ReLU for part in rest)
 
 
@@ -40,6 +40,25 @@ def bias_of(norm: Any) -> Tensor:
     """Batch norm's bias, which may be none."""
     bias: Tensor | None = norm.bias
     return torch.zeros_like(norm.weight) if bias is None else bias
+
+
+def shifted_bias(children: tuple[nn.Module, ...]) -> Tensor | None:
+    """Batch norm's bias with the layer's in it, β + bγ/σ; None where there are not both.
+
+    In training the batch's mean takes a layer's bias away, and its gradient is 0.
+    """
+    bias: Tensor | None = getattr(children[0], "bias", None)
+    norm: Any = children[1] if len(children) > 1 else None
+    if bias is None or not isinstance(norm, NORMS) or norm.weight is None or norm.running_var is None:
+        return None
+    if norm.training:
+        return bias_of(norm) + 0 * bias
+    return torch.addcmul(bias_of(norm), norm.weight * bias, (norm.running_var + norm.eps).rsqrt())
+
+
+def with_bias(moments: Tensor, bias: Tensor) -> Tensor:
+    """The moments (3, filters) of a response to which a bias is added."""
+    return torch.cat([moments[:1] + bias.detach(), moments[1:]])
 
 
 class FusedBlock(nn.Sequential, Link):
@@ -63,11 +82,12 @@ class FusedBlock(nn.Sequential, Link):
         """The output and what is known of it; with a residual, whose token takes its gradient, its sum and ReLU."""
         children = tuple(self._modules.values())
         apart = residual if residual is None or token is None else residual.detach()
-        given = x, known.sums, apart, token
+        shifted = shifted_bias(children)
+        given = x, known.sums, apart, token, shifted
         key = routes.key_of(children, given, wanted, relu)
         found = routes.follow(self, key, children, given)
         if found is None:
-            found = self.respond(x, known, wanted, apart, token, relu)
+            found = self.respond(x, known, wanted, apart, token, relu, shifted)
             if found is None:
                 y: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
                 y = y if residual is None else y + residual
@@ -77,14 +97,15 @@ class FusedBlock(nn.Sequential, Link):
         if norm is not None and norm.training:
             if found.y.numel() == found.y.shape[1]:
                 raise ValueError(f"expected more than 1 value per channel in training, got {tuple(found.y.shape)}")
-            seen.norms.append((norm, found.moments))
+            seen.norms.append((norm, found.moments if layer.bias is None else with_bias(found.moments, layer.bias)))
         if isinstance(layer, Decoupled) and layer._tracks:
             seen.layers.append((layer, found.m))
         return found.y, Known(found.sums, found.token)
 
     def respond(
-        self, x: Tensor, known: Known, wanted: Wants, residual: Tensor | None, token: Tensor | None, relu: bool
-    ) -> Response | None:
+        self, x: Tensor, known: Known, wanted: Wants, residual: Tensor | None, token: Tensor | None, relu: bool,
+        shifted: Tensor | None,
+    ) -> Response | None:  # fmt: skip
         """The response as one operator, or None where it cannot be one."""
         if not fit(list(self.children())) or any(map(hooked, self.children())):
             return None
@@ -92,7 +113,8 @@ class FusedBlock(nn.Sequential, Link):
         if residual is not None and (norm is None or own_relu):
             return None
         behind = Behind(
-            gamma=None if norm is None else norm.weight, beta=None if norm is None else bias_of(norm),
+            gamma=None if norm is None else norm.weight,
+            beta=shifted if norm is None or shifted is not None else bias_of(norm),
             bn_eps=0.0 if norm is None else norm.eps,
             centre=norm.running_mean if norm is not None and not norm.training else None,
             variance=norm.running_var if norm is not None and not norm.training else None,

@@ -17,7 +17,7 @@ from dcnets.linking import hooked
 from dcnets.surroundings import pure_torch_needed, written_down
 
 Given = tuple[Tensor | None, ...]
-"""What a block is called with: x, its sums, a residual and its token."""
+"""What a block is called with: x, its sums, a residual and its token, and batch norm's bias where the layer's is in it."""
 
 
 class Route(NamedTuple):

@@ -18,11 +18,11 @@ from dcnets.cli.attack_words import Steps
 from dcnets.cli.failures import Failure, Misuse
 from dcnets.cli.options import stream_values
 from dcnets.cli.scoring import open_set
+from dcnets.experiments.plotting import FORMATS, drawing
 from dcnets.experiments.progress import Progress
 from dcnets.experiments.rebuild import CROP
 from dcnets.experiments.robustness.evaluation import Wanted
 from dcnets.experiments.robustness.evidence import Plan
-from dcnets.experiments.robustness.picture import FORMATS, drawing
 from dcnets.experiments.robustness.subjects import Subject, pixels_of, rebuild_all, subject
 from dcnets.experiments.robustness.trials import TAKES, Batch, Trial, Watch
 

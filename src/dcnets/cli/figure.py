@@ -71,18 +71,19 @@ def figure(
     runs. Needs the extra demo.
     """
     folder = runs_folder(runs)
-    from dcnets.experiments.report import drawing
+    from dcnets.experiments.plotting import check
     from dcnets.experiments.report.cells import Collected
     from dcnets.experiments.report.collect import collect, read
+    from dcnets.experiments.report.drawing import draw
     from dcnets.experiments.report.figures import Sources, picture
 
     path = out or Path(f"fig{name}.svg" if name.isdecimal() else f"{name}.svg")
-    drawing.check(path)
+    check(path)
     lines = collect(read(results_paths or (RESULTS,))) if name in ("4", "curves") else Collected({})
     for told in lines.torn:
         click.echo(told, err=True)
     made = picture(name, Sources(lines, folder, data_folder))
-    drawing.draw(made, path)
+    draw(made, path)
     for told in made.missing:
         click.echo(told, err=True)
     click.echo(f"{made.title}: {path}")

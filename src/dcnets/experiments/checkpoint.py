@@ -149,6 +149,11 @@ def names_in(folder: Path) -> list[str]:
         raise CheckpointError(f"{folder} cannot be read: {reason(error)}") from error
 
 
+def short_name(path: Path) -> str:
+    """A checkpoint by its run's folder and its own name, wherever that lies."""
+    return f"{path.parent.name}/{path.name}"
+
+
 def step_of(path: Path) -> int:
     """The step in a checkpoint's name."""
     return int(path.name.removeprefix("step-").removesuffix(".safetensors"))

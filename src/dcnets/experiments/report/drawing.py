@@ -8,34 +8,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from dcnets.experiments.palette import DASHES, LIGHT, LINE, PALE
+from dcnets.experiments.plotting import SETTINGS, check, drawing, write
 from dcnets.experiments.report.charts import Axis, Chart, Image, Picture, Series
-from dcnets.experiments.report.palette import DASHES, INK, LIGHT, LINE, PALE
 
-FORMATS = (".svg", ".png", ".pdf")
-SETTINGS: Any = {
-    "svg.hashsalt": "dcnets", "svg.fonttype": "path", "font.size": 11, "axes.edgecolor": LINE, "axes.labelcolor": INK,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 12, "xtick.color": LINE, "ytick.color": LINE,
-    "xtick.labelcolor": INK, "ytick.labelcolor": INK,
-}  # fmt: skip
 BESIDE = 4
 """Panels in a row, at most."""
 LETTERS = 9
 """Letters to an inch, about."""
-
-
-def check(path: Path) -> None:
-    """Refuse a file of another kind before anything is computed, and say what matplotlib's absence means."""
-    if path.suffix not in FORMATS:
-        raise ValueError(f"a figure is one of {', '.join(FORMATS)}, got {path.name!r}; name the file so")
-    drawing()
-
-
-def drawing() -> Any:
-    """matplotlib, or an ImportError that says how to install it."""
-    try:
-        return import_module("matplotlib.figure") and import_module("matplotlib")
-    except ImportError as error:
-        raise ImportError(f"a figure as a file needs matplotlib ({error}); pip install 'dcnets[demo]'") from error
 
 
 def draw(picture: Picture, path: Path) -> None:
@@ -64,9 +44,7 @@ def draw(picture: Picture, path: Path) -> None:
         legend(figure, grid, picture)
         wide = figure.get_size_inches()[0]
         figure.suptitle("\n".join(textwrap.wrap(picture.title, int(wide * LETTERS))), fontsize=13)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fixed = {"metadata": {"Date": None, "Creator": None}} if path.suffix == ".svg" else {}
-        figure.savefig(path, facecolor="white", dpi=160, **fixed)
+        write(figure, path)
 
 
 def legend(figure: Any, grid: Any, picture: Picture) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 from string import Template
 
 import dcnets
+from dcnets.experiments.palette import DARK, LIGHT
 from dcnets.experiments.paper import TABLES, Table
 from dcnets.experiments.report.cells import VARIANTS, Aside, Collected, Result
 from dcnets.experiments.report.charts import Picture
 from dcnets.experiments.report.claims import Claim, Verdict
 from dcnets.experiments.report.embedded import HOW, figure
 from dcnets.experiments.report.notes import NOTES
-from dcnets.experiments.report.palette import DARK, LIGHT
 from dcnets.experiments.report.paper_claims import CLAIMS
 from dcnets.experiments.report.rule import METRICS, RULE, judge, ours, printed, runs, signed
 from dcnets.experiments.report.summary import standard, tally

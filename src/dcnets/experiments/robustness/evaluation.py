@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dcnets.experiments import results
+from dcnets.experiments.checkpoint import short_name
 from dcnets.experiments.robustness.accuracy import Withstood, clean
 from dcnets.experiments.robustness.curves import Curve, curve, worst_curve
 from dcnets.experiments.robustness.evidence import Plan
@@ -94,7 +95,7 @@ def line(found: Evaluation, device: str, precision: torch.dtype) -> dict[str, An
     """The evaluation of a network for `results/`: accuracies are shares of the images."""
     wanted, rebuilt = found.wanted, found.subject.rebuilt
     told: dict[str, Any] = {
-        **results.environment(device), "network": found.subject.name, "checkpoint": str(rebuilt.checkpoint.path),
+        **results.environment(device), "network": found.subject.name, "checkpoint": short_name(rebuilt.checkpoint.path),
         "step": rebuilt.checkpoint.step, "recipe": asdict(rebuilt.recipe), "images": found.clean.count,
         "precision": str(precision).removeprefix("torch."), "clean": found.clean.accuracy,
         "attacks": [

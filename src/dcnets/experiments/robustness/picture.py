@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from dcnets.experiments.palette import DASHES, LIGHT, PALE
+from dcnets.experiments.plotting import SETTINGS, check, drawing, write
 from dcnets.experiments.robustness.curves import Curve
 from dcnets.experiments.robustness.findings import percent
 from dcnets.experiments.robustness.trials import eps_told
 
-# Okabe and Ito's colours, which colour-blind eyes tell apart; markers and dashes tell the lines apart without colour.
-COLOURS = ("#222222", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-MARKERS, DASHES = "os^Dv<>", ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1, 2)), "-", (0, (5, 2)), (0, (2, 1.5)))
-PALE, LINE, INK = "#d5dae1", "#8a93a0", "#222222"
-SETTINGS: Any = {
-    "svg.hashsalt": "dcnets", "svg.fonttype": "path", "font.size": 11, "axes.edgecolor": LINE, "axes.labelcolor": INK,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 12, "xtick.color": LINE, "ytick.color": LINE,
-    "xtick.labelcolor": INK, "ytick.labelcolor": INK,
-}  # fmt: skip
-FORMATS = (".svg", ".png", ".pdf")
+MARKERS = "os^Dv<>P*X"
+"""As many as colours; markers and dashes tell the lines apart without colour."""
 WIDE = 8
 """The ratio of the largest to the smallest ε from which their axis is logarithmic."""
 
 
 def draw(curves: Mapping[str, Sequence[Curve]], path: Path, *, norm: str = "linf", images: int) -> None:
     """Write the curves of some networks to an SVG, PNG or PDF file; one network's attacks share a panel."""
-    if path.suffix not in FORMATS:
-        raise ValueError(f"a picture is one of {', '.join(FORMATS)}, got {path.name!r}; name the file so")
+    check(path)
     mpl = drawing()
     if len(curves) == 1:
         panels = {only: [(each.name, each) for each in own] for only, own in curves.items()}
@@ -50,23 +42,18 @@ def draw(curves: Mapping[str, Sequence[Curve]], path: Path, *, norm: str = "linf
         handles, names = grid[0].get_legend_handles_labels()
         columns = -(-len(names) // rows)
         figure.legend(handles, names, loc="outside lower center", frameon=False, handlelength=3, ncols=columns)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fixed = {"metadata": {"Date": None, "Creator": None}} if path.suffix == ".svg" else {}
-        figure.savefig(path, facecolor="white", dpi=160, **fixed)
-
-
-def drawing() -> Any:
-    """matplotlib, or an ImportError that says how to install it."""
-    try:
-        return import_module("matplotlib.figure") and import_module("matplotlib")
-    except ImportError as error:
-        raise ImportError(f"a picture needs matplotlib ({error}); pip install 'dcnets[demo]'") from error
+        write(figure, path)
 
 
 def panel(axes: Any, lines: Sequence[tuple[str, Curve]], norm: str) -> None:
     """One plot: a line for each name, with bars of one standard error."""
     for at, (name, each) in enumerate(lines):
-        style = {"color": COLOURS[at % 7], "marker": MARKERS[at % 7], "linestyle": DASHES[at % 7]}
+        dash = DASHES[at % len(DASHES)]
+        style = {
+            "color": LIGHT[at % len(LIGHT)],
+            "marker": MARKERS[at % len(MARKERS)],
+            "linestyle": (0, dash) if dash else "-",
+        }
         errors = [outcome.error for outcome in each.outcomes]
         axes.errorbar(each.eps, each.accuracies, yerr=errors, label=name, linewidth=1.9, markersize=5, elinewidth=1, **style)
     grid = lines[0][1].eps

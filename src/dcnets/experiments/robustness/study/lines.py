@@ -10,6 +10,7 @@ from typing import Any
 
 import dcnets
 from dcnets.experiments import jsonlines, results
+from dcnets.experiments.checkpoint import short_name
 from dcnets.experiments.recipe import DEFAULTS
 from dcnets.experiments.robustness.accuracy import Withstood
 from dcnets.experiments.robustness.setting import GRID, Setting, distance, published
@@ -97,7 +98,7 @@ def head(task: Task) -> dict[str, Any]:
 
 def described(network: Network) -> dict[str, Any]:
     """A network: its name, its recipe, its checkpoint."""
-    return {"network": network.name, "checkpoint": str(network.checkpoint), "step": network.step,
+    return {"network": network.name, "checkpoint": short_name(network.checkpoint), "step": network.step,
             "recipe": asdict(network.recipe)}  # fmt: skip
 
 
