@@ -264,6 +264,13 @@ def test_every_check_says_when_it_speaks():
         ({"square": 0.2}, f"{MASKED} (Square)"),
         ({"square": 0.3}, f"{NOT_SHOWN} (Square)"),
         (
+            {"auto": 0.3},
+            "robust to L∞ ε = 0.1 for 30.0 % of the images as far as tried; AutoAttack is much stronger than PGD, with no "
+            "other sign of masking",
+        ),
+        ({"auto": 0.3, "seen": looks(zero=0.1)}, f"{NOT_SHOWN} (gradients, AutoAttack)"),
+        ({"auto": 0.13}, f"{MASKED} (AutoAttack)"),
+        (
             {"pgd": 0.12, "restarted": 0.11, "bim": 0.12, "rescaled": 0.1, "fgsm": 0.2},
             f"{NOT_ROBUST}, and no sign of masking",
         ),

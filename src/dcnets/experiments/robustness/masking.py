@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dcnets.experiments.robustness.accuracy import Withstood
 from dcnets.experiments.robustness.checks import CHECKS
-from dcnets.experiments.robustness.evidence import Evidence, Plan, gather
+from dcnets.experiments.robustness.evidence import AUTO, Evidence, Plan, gather
 from dcnets.experiments.robustness.findings import Finding, at_least, gap, percent
 from dcnets.experiments.robustness.trials import Watch, eps_told, unwatched
 
@@ -23,7 +23,9 @@ RULES = (
     f"Some check does, but FGSM, BIM and PGD alone show that it is not robust: {NOT_ROBUST!r}; nothing was hidden.",
     "Some check does, and what withstood everything is not surely above a guess, or less than half of what withstood FGSM, "
     f"BIM and PGD: {MASKED!r}.",
-    f"Some check does, and nothing that was tried broke it: {NOT_SHOWN!r}; what withstood was not attacked in earnest.",
+    "Otherwise, AutoAttack alone does: robust for the share that withstood it too. It climbs other losses and aims at every "
+    "class, by the same gradients: PGD was weak, not misled.",
+    f"Another check does, and nothing that was tried broke it: {NOT_SHOWN!r}; what withstood was not attacked in earnest.",
 )
 """How the verdict follows from the findings."""
 
@@ -87,12 +89,14 @@ def verdict(found: Evidence, findings: tuple[Finding, ...]) -> str:
     if not (above_guess(robust, found.classes) or (signs and above_guess(apparent, found.classes))):
         hidden = f" (signs of masking, which hid nothing: {', '.join(signs)})" if signs else ", and no sign of masking"
         return NOT_ROBUST + hidden
-    if signs:
-        broken = not above_guess(robust, found.classes) or gap(apparent, robust).exceeds(apparent.accuracy / 2)
+    weak = signs == [AUTO]
+    broken = not above_guess(robust, found.classes) or gap(apparent, robust).exceeds(apparent.accuracy / 2)
+    if signs and (broken or not weak):
         return f"{MASKED if broken else NOT_SHOWN} ({', '.join(signs)})"
     trial = found.plan.trial
     ball = f"L∞ ε = {eps_told(trial.eps)}" if trial.norm == "linf" else f"L2 ε = {eps_told(trial.eps)}"
-    return f"robust to {ball} for {percent(robust.accuracy)} of the images as far as tried, and no sign of masking"
+    ending = f"; {AUTO} is much stronger than PGD, with no other sign of masking" if weak else ", and no sign of masking"
+    return f"robust to {ball} for {percent(robust.accuracy)} of the images as far as tried{ending}"
 
 
 def above_guess(outcome: Withstood, classes: int) -> bool:
