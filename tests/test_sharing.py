@@ -150,8 +150,9 @@ def test_it_ends_even_if_its_keeper_was_killed(program, tmp_path, monkeypatch):
 
 
 ENTERS = """
-import os, sys, time
+import os, signal, sys, time
 from dcnets.experiments.reproduce import mps, sharing
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
 mps.CUDA_STARTS = ""
 with sharing.shared_gpu(sys.exit):
     print(os.path.dirname(os.environ[mps.PIPES]), flush=True)
