@@ -54,6 +54,7 @@ def test_the_attacked_networks_are_trained_in_every_way():
     assert set(found) == {*natural, *adversarial, *(f"{each}-sgd" for each in operators)}
     for name, recipe in found.items():
         assert (recipe.filters, recipe.penalty) == ("standard", None)
+        assert (recipe.iterations, recipe.drops) == (20_000, (9_400, 14_100, 17_600))
         assert recipe.batch_norm == ("-no_bn" not in name)
         assert (recipe.pad, recipe.flip) == ((0, False) if "-no_augmentation" in name else (4, True))
         assert ("radius=absolute" in (recipe.operator or "")) == ("-absolute" in name)

@@ -126,7 +126,7 @@ def test_accuracies_under_attack():
     assert ours(at(found, "Natural, no attack", "TanhConv", 7)) == "91.50"
     assert ours(at(found, "Natural, BIM", "TanhConv", 8)) == "29.00"
     asides = at(found, "Natural, FGSM", "TanhConv", 7).asides
-    assert [each.why for each in asides] == ["500 test images, not all", "after 7 of 42500 updates"]
+    assert [each.why for each in asides] == ["500 test images, not all", "after 7 of 20000 updates"]
     maker = of(run_line(substitute, 9.0), run_line(substitute, 30.0, seed=SUBSTITUTE_SEED))
     assert ours(at(maker, "Natural, no attack", "Baseline", 7)) == "91.00"
     assert [each.why for each in at(maker, "Natural, no attack", "Baseline", 7).asides] == ["makes images for others"]
