@@ -154,6 +154,9 @@ def test_unknown_fields_and_recipes_name_the_near_miss():
 def test_a_scaled_recipe_keeps_its_proportions():
     half = ALL["cifar100-cnn9"].scaled(0.5)
     assert (half.iterations, half.drops) == (21_250, (10_000, 15_000, 18_750))
+    assert half.bn_momentum == 0.002  # batch norm's statistics span the same part of the schedule,
+    assert ALL["cifar100-cnn9"].scaled(0.001).bn_momentum == 0.1  # and ten updates at least,
+    assert ALL["mnist-features2d"].scaled(0.5).bn_momentum == 0.1  # or as many as they did
 
 
 def test_every_field_has_help_and_a_kind():

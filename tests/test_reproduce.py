@@ -97,11 +97,19 @@ def test_a_line_counts_when_all_of_its_fields_are_the_same(tmp_path):
     assert planned(["plain"], tmp_path, [line_of(wanted[0].recipe, top1_error="N/C")]).missing == []
 
 
+def test_an_arithmetic_counts_the_same_whether_it_was_asked_for_or_not(tmp_path):
+    asked = planned(["plain"], tmp_path, precision="fp32")
+    assert asked.jobs[0].recipe.precision == "fp32"
+    assert planned(["plain"], tmp_path, [line_of(asked.jobs[0].recipe)]).missing == []
+    assert planned(["plain"], tmp_path, [line_of(KNOWN["plain"])], precision="fp32").missing == []
+    assert planned(["plain"], tmp_path, [line_of(asked.jobs[0].recipe, precision="bfloat16")]).missing != []
+
+
 @pytest.mark.parametrize(
     ("changes", "differs"),
     [
         ({"dcnets": "0.0.1"}, {"dcnets": ("0.0.1", dcnets.__version__)}),
-        ({"precision": "bfloat16"}, {"arithmetic": ("bfloat16", "float32")}),
+        ({"precision": "bfloat16"}, {"precision": ("bfloat16", "float32")}),
         ({"processes": 4}, {"processes": (4, 1)}),
         ({"recipe": {"rate": 0.5}}, {"rate": (0.5, SMALL.rate)}),
         (

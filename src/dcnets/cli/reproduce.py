@@ -60,6 +60,8 @@ def read_scale(text: str) -> float:
               help="Test images under attack in Tables 7 and 8: the first; by default all.")  # fmt: skip
 @device_option
 @compile_options
+@click.option("--precision", type=one_of("precision", "auto", "fp32", "bf16"), default="auto", metavar="auto|fp32|bf16",
+              show_default=True, help="Arithmetic of the runs; auto: bf16 on a GPU that has it, else fp32.")  # fmt: skip
 @click.option("--threads", type=count("--threads"), metavar="N", help="Threads of a run on the CPU.")
 @click.option("--save-seconds", type=click.FLOAT, default=60.0, metavar="NUMBER", show_default=True,
               help="Time from one checkpoint of a run to the next.")  # fmt: skip
@@ -69,8 +71,8 @@ def read_scale(text: str) -> float:
 def reproduce(
     tables: tuple[str, ...], patterns: tuple[str, ...], seeds: int, scale: float, jobs: int, engine_name: str,
     data_folder: Path | None, folder: Path, results_file: Path, images: int | None, device: str, compiled: bool | None,
-    captured: bool | None,
-    threads: int | None, save_seconds: float, dry_run: bool, as_json: bool, quiet: bool,
+    captured: bool | None, precision: str, threads: int | None, save_seconds: float, dry_run: bool, as_json: bool,
+    quiet: bool,
 ) -> None:  # fmt: skip
     """Run the cells of TABLE, which is table1 … table8 or all, that have no line in the results yet.
 
@@ -106,7 +108,9 @@ def reproduce(
             lines, torn = runs_in(results_file)
             for told in torn:
                 click.echo(told, err=True)
-            return plans.make(cells, lines, seeds=seeds, folder=folder, arithmetic=where.arithmetic, scale=scale)
+            return plans.make(
+                cells, lines, seeds=seeds, folder=folder, arithmetic=where.arithmetic, scale=scale, precision=precision
+            )
 
         def measured(plan: plans.Plan) -> reproduced.Measured:
             return reproduced.under_attack(plan, beside_file(results_file), images)

@@ -14,6 +14,8 @@ from dcnets.experiments.adversary_fields import check_adversary, with_useless_em
 from dcnets.naming import choose, near_miss
 
 FLAGS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+FAST = 0.1
+"""The largest share of a batch in batch norm's statistics that a shortened schedule leads to; torch's own default."""
 NOTHING = "none"
 """How a field that may be empty is left empty on the command line."""
 
@@ -112,13 +114,17 @@ class Recipe:
         return dataclasses.replace(self, **with_useless_emptied(changed))
 
     def scaled(self, scale: float) -> Recipe:
-        """The same run with its schedule shortened in proportion."""
+        """The same run with its schedule shortened in proportion, and with it the updates that batch norm's statistics span.
+
+        These span ten updates at least, unless the recipe itself has fewer.
+        """
 
         def times(steps: int) -> int:
             return max(1, round(steps * scale))
 
         return dataclasses.replace(
             self,
+            bn_momentum=max(self.bn_momentum, min(FAST, self.bn_momentum / scale)),
             iterations=None if self.iterations is None else times(self.iterations),
             epochs=None if self.epochs is None else self.epochs * scale,
             drops=tuple(sorted({times(drop) for drop in self.drops})),

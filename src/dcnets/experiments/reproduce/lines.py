@@ -26,11 +26,11 @@ def unlike(line: Line, recipe: Recipe, arithmetic: str) -> dict[str, tuple[Any, 
     """In what a line is not the run of a recipe in this arithmetic, with its value and the wanted one; empty where it is.
 
     Every field counts, the version of dcnets, and the number of processes, each of which has its own batch norm. Device,
-    compilation and capture do not: they change rounding alone. A field that the line lacks is younger than the line, which
-    had its default.
+    compilation and capture do not: they change rounding alone. Of the precision its arithmetic counts, whether it was asked
+    for or `auto` came to it. A field that the line lacks is younger than the line, which had its default.
     """
-    had = {"dcnets": line.get("dcnets"), "arithmetic": line.get("precision"), "processes": line.get("processes", 1)}
-    wanted = {"dcnets": dcnets.__version__, "arithmetic": arithmetic, "processes": 1}
+    had = {"dcnets": line.get("dcnets"), "precision": line.get("precision"), "processes": line.get("processes", 1)}
+    wanted = {"dcnets": dcnets.__version__, "precision": arithmetic, "processes": 1}
     return differences({**DEFAULTS, **line["recipe"], **had}, {**dataclasses.asdict(recipe), **wanted})
 
 

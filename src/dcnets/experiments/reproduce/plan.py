@@ -72,7 +72,7 @@ class Plan:
 
 def make(
     cells: Iterable[Cell], lines: Sequence[Line], *, seeds: int, folder: Path, arithmetic: Callable[[Recipe], str],
-    scale: float = 1.0, get: Callable[[str], Recipe] = recipes.get,
+    scale: float = 1.0, precision: str = "auto", get: Callable[[str], Recipe] = recipes.get,
 ) -> Plan:  # fmt: skip
     """The plan of all cells that have a recipe, with seeds 0 … `seeds` − 1; runs that others begin with come first."""
     jobs: dict[Recipe, Job] = {}
@@ -80,7 +80,7 @@ def make(
 
     def add(name: str, seed: int, *, kept: bool, start: Path | None = None) -> Recipe:
         known[name] = get(name)
-        recipe = named(known[name], scale, seed, start)
+        recipe = named(known[name], scale, seed, start).override({"precision": precision})
         before = jobs.get(recipe)
         jobs[recipe] = Job(recipe, folder_of(recipe, folder), start, kept or (before is not None and before.kept))
         return recipe
