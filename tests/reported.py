@@ -53,6 +53,20 @@ def attack_line(name, fgsm, bim, *, seed=0, substitute=None, images=10_000, **mo
     } | more  # fmt: skip
 
 
+def curve_line(name, shares, *, seed=0, attack=None, **more):
+    """The line of a network attacked at 1 and 8/255; accuracies in percent, the first as the images are."""
+    clean, *others = shares
+    settings = attack or {"attack": "bim", "steps": 10}
+    attacks = [
+        {**settings, "eps": levels / 255, "norm": "linf", "made_on": None, "accuracy": share / 100}
+        | ({"step": levels / 255 / 4} if "steps" in settings else {})
+        for levels, share in zip((1, 8, 32), others, strict=False)
+    ]
+    return (
+        attack_line(name, 0, 0, seed=seed, images=1000) | {"part": "curves", "attacks": attacks, "clean": clean / 100} | more
+    )
+
+
 def paper_lines():
     """Lines that have the paper's own numbers."""
     runs, attacks = {}, []
@@ -96,4 +110,4 @@ def made(changes=None, *, everything=True):
     return Collected(results, Standard("0.1.0", "bfloat16"))
 
 
-__all__ = ["CELLS", "HISTORY", "VARIANT", "attack_line", "made", "of", "paper_lines", "run_line"]
+__all__ = ["CELLS", "HISTORY", "VARIANT", "attack_line", "curve_line", "made", "of", "paper_lines", "run_line"]

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 from command_line import SMALL, call, ok, refused
-from reported import run_line
+from reported import curve_line, run_line
 
 from dcnets.experiments.report.figures import NAMES
 
@@ -25,6 +25,8 @@ def place(tmp_path_factory):
     lines = [run_line(SEG, 24.5), run_line(SEG, 25.5, seed=1), run_line(RESNET, 27.0), run_line(SEG, 29.5, scale=0.25)]
     (folder / "results").mkdir()
     (folder / "results" / "runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    attacked = [curve_line(f"cifar10-cnn9_attack{operator}", (90, 40, 1)) for operator in ("", "-tanh-cosine")]
+    (folder / "results" / "attacks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in attacked))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for name in (DIGITS, f"{DIGITS}-tanh-cosine", f"{DIGITS}-tanh-cosine-fgsm"):
@@ -53,7 +55,13 @@ def test_the_report_is_one_page_and_markdown(place):
     titles = [chart["title"] for chart in charts]
     assert titles.count("Ordinary convolution") == 2  # Figs. 1 and 6
     assert titles.count("TanhConv") == 3  # Figs. 2, 6 and 7
-    assert {"magnitude h, ρ = 1", "test error, %", "training loss", "radius ρ by layer"} <= set(titles)
+    assert {
+        "magnitude h, ρ = 1",
+        "test error, %",
+        "training loss",
+        "radius ρ by layer",
+        "natural: BIM, 10 steps of ε/4",
+    } <= set(titles)
     digits = next(chart for chart in charts if chart["title"] == "Ordinary convolution")
     assert sum(len(series["points"]) for series in digits["series"]) == 1000
     assert "a subset of MNIST" in text
@@ -151,13 +159,13 @@ def test_a_checkpoint_that_cannot_be_read_is_told_and_the_rest_is_drawn(place, t
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        ([], 2, "error: missing N, one of 1, 2, 3, 4, 6, 7, curves, filters, radii; see dcnets figure --help"),
+        ([], 2, "error: missing N, one of 1, 2, 3, 4, 6, 7, curves, robustness, filters, radii; see dcnets figure --help"),
         (
             ["5"],
             2,
             "error: Fig. 5 cannot be drawn: in the appendix; none of our sources shows it or has its caption",
         ),
-        (["9"], 2, "error: unknown figure '9'; choose one of 1, 2, 3, 4, 6, 7, curves, filters, radii"),
+        (["9"], 2, "error: unknown figure '9'; choose one of 1, 2, 3, 4, 6, 7, curves, filters, radii, robustness"),
         (["radi"], 2, "error: unknown figure 'radi'; did you mean 'radii'?"),
         (["2", "--out", "a.jpg"], 1, "error: a figure is one of .svg, .png, .pdf, got 'a.jpg'; name the file so"),
     ],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from reported import CELLS, HISTORY, VARIANT, attack_line, made, of, paper_lines, run_line
+from reported import CELLS, HISTORY, VARIANT, attack_line, curve_line, made, of, paper_lines, run_line
 
 from dcnets.experiments.paper import TABLES
 from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
@@ -20,7 +20,7 @@ from dcnets.experiments.report.cells import Collected, Standard
 from dcnets.experiments.report.charts import Axis, Chart, Picture, Series, plain
 from dcnets.experiments.report.claims import rank_correlation
 from dcnets.experiments.report.collect import collect, read
-from dcnets.experiments.report.figures import NAMES, Sources, curves, networks, operators, picture
+from dcnets.experiments.report.figures import NAMES, Sources, curves, networks, operators, picture, robustness
 from dcnets.experiments.report.paper_claims import CLAIMS
 from dcnets.experiments.report.rule import RULE, TOLERANCE, judge, ours, runs, signed
 
@@ -351,6 +351,7 @@ def test_what_is_missing_is_said_in_its_place(tmp_path):
     assert "27 claims whose runs are not there yet" in text
     for told in (
         "No network of Table 3 is run yet.",
+        "No network is attacked at several ε yet.",
         "for Ordinary convolution",
         "holds no run of an operator with a radius",
     ):
@@ -419,6 +420,43 @@ def test_curves_are_means_over_seeds_with_their_reach():
     charts = curves.cnn9(of(run_line(SEG, 25.0), run_line(PLAIN, 26.0), run_line("cifar100-cnn9-no_relu", 38.0))).charts
     shown = [(chart.title, [(each.name, each.colour) for each in chart.series]) for chart in charts]
     assert shown == [("Cosine without ReLU", [("Baseline", 0)]), (WITH, [("Baseline", 0), ("SegConv", 5)])]
+
+
+def test_accuracies_over_eps_are_means_over_seeds_of_what_was_trained_alike(tmp_path):
+    plain, tanh = "cifar10-cnn9_attack", "cifar10-cnn9_attack-tanh-cosine"
+    lines = [
+        curve_line(plain, (90, 30, 0)),
+        curve_line(plain, (80, 50, 4), seed=1),
+        curve_line(tanh, (91, 31, 1)),
+        curve_line(f"{tanh}-fgsm", (85, 40, 20)),
+        curve_line(tanh, (91, 60, 30), attack={"attack": "fgsm"}),
+        curve_line(tanh, (91, 25)),  # one ε makes no curve
+        attack_line(tanh, 1.0, 2.0),  # nor does a line of the tables
+    ]
+    file = tmp_path / "attacks.jsonl"
+    file.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    made = robustness.curves(collect(read([file])).attacked)
+    assert [each.title for each in made.charts] == [
+        "natural: FGSM", "natural: BIM, 10 steps of ε/4", "FGSM-trained: BIM, 10 steps of ε/4",
+    ]  # fmt: skip
+    bim = made.charts[1]
+    assert {each.name: each.points for each in bim.series} == {
+        "Baseline": ((0, pytest.approx(85)), (1 / 255, pytest.approx(40)), (8 / 255, pytest.approx(2))),
+        "TanhConv": ((0, pytest.approx(91)), (1 / 255, pytest.approx(31)), (8 / 255, pytest.approx(1))),
+    }
+    assert [each.band for each in bim.series] == [tuple(map(pytest.approx, ((80, 90), (30, 50), (0, 4)))), ()]
+    assert [label for _, label in bim.x.ticks] == ["0", "1", "8"]
+    assert "CIFAR-10, cnn9_attack, the first 1,000 test images" in made.told
+    assert made.beside == 2
+
+
+def test_a_wide_grid_of_eps_has_equal_steps_and_other_data_its_own_charts():
+    wide = curve_line("cifar10-cnn9_attack", (90, 30, 2, 0))
+    digits = curve_line("mnist-features2d", (99, 30, 0))
+    made = robustness.curves([wide, digits])
+    assert [each.title.partition(",")[0] for each in made.charts] == ["CIFAR-10", "MNIST"]
+    assert [place for place, _ in made.charts[0].x.ticks] == [0, 1, 2, 3]
+    assert robustness.curves([]).missing == ("No network is attacked at several ε yet.",)
 
 
 def test_a_mosaic_of_filters():

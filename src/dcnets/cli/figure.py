@@ -10,7 +10,7 @@ from dcnets.cli.command import Command
 from dcnets.cli.failures import Misuse
 from dcnets.cli.words import FILE, FOLDER, Word
 from dcnets.experiments import paper
-from dcnets.experiments.report.figures import NAMES
+from dcnets.experiments.report.figures import FROM_LINES, NAMES
 from dcnets.naming import choose
 
 RUNS = Path("runs")
@@ -58,17 +58,18 @@ def runs_folder(given: Path | None) -> Path | None:
 @click.argument("name", type=FigureName(), metavar="N")
 @click.option("--out", type=FILE, metavar="FILE", help="The picture: .svg, .png or .pdf.  [default: figN.svg]")
 @click.option("--results", "results_paths", type=click.Path(path_type=Path), multiple=True, metavar="DIR_OR_FILE",
-              help=f"Lines of results, for figures 4 and curves; may be repeated.  [default: {RESULTS}]")  # fmt: skip
+              help=f"Lines of results, for figures {', '.join(FROM_LINES)}; repeatable.  [default: {RESULTS}]")  # fmt: skip
 @click.option("--runs", type=FOLDER, metavar="DIR",
               help=f"Folder of runs, for figures 1, 6, 7, filters and radii.  [default: {RUNS}]")  # fmt: skip
 @data_option
 def figure(
     name: str, out: Path | None, results_paths: tuple[Path, ...], runs: Path | None, data_folder: Path | None
 ) -> None:
-    """Draw figure N: 1, 2, 3, 4, 6 or 7 of the paper, curves (CNN-9's convergence), filters or radii.
+    """Draw figure N: 1, 2, 3, 4, 6 or 7 of the paper, curves (CNN-9's convergence), robustness (accuracy over ε), filters
+    or radii.
 
-    2 and 3 are computed by the operators, 4 and curves come from lines of results, the others from networks in a folder of
-    runs. Needs the extra demo.
+    2 and 3 are computed by the operators, 4, curves and robustness come from lines of results, the others from networks in a
+    folder of runs. Needs the extra demo.
     """
     folder = runs_folder(runs)
     from dcnets.experiments.plotting import check
@@ -79,7 +80,7 @@ def figure(
 
     path = out or Path(f"fig{name}.svg" if name.isdecimal() else f"{name}.svg")
     check(path)
-    lines = collect(read(results_paths or (RESULTS,))) if name in ("4", "curves") else Collected({})
+    lines = collect(read(results_paths or (RESULTS,))) if name in FROM_LINES else Collected({})
     for told in lines.torn:
         click.echo(told, err=True)
     made = picture(name, Sources(lines, folder, data_folder))

@@ -31,6 +31,12 @@ def is_attack(line: Line) -> bool:
     return line.get("part") == "tables" and isinstance(line.get("attacks"), list) and isinstance(line.get("recipe"), dict)
 
 
+def is_curve(line: Line) -> bool:
+    """Whether a line, of a study or of `dcnets attack`, may have accuracies at several ε."""
+    there = isinstance(line.get("attacks"), list) and isinstance(line.get("recipe"), dict)
+    return there and line.get("part", "curves") == "curves"
+
+
 def measured(cell: Cell, line: Line) -> Iterator[Measured]:
     """What a line says of a cell under attack, in the main setting and on images of the cell's maker."""
     trial = {"fgsm": MAIN.fgsm, "bim": MAIN.bim}[str(cell.attack)]

@@ -84,12 +84,16 @@ class Result:
 
 @dataclass(frozen=True)
 class Collected:
-    """All cells with our runs; the standard that they share; the lines that belong to no cell; what was torn."""
+    """All cells with our runs; the standard that they share; the lines that belong to no cell; what was torn.
+
+    `attacked` has the lines of networks that were attacked at several ε.
+    """
 
     results: Mapping[Cell, Result]
     standard: Standard | None = None
     elsewhere: tuple[Line, ...] = ()
     torn: tuple[str, ...] = ()
+    attacked: tuple[Line, ...] = ()
 
     def at(self, table: int, row: str, column: str) -> Result:
         """The result at a place."""

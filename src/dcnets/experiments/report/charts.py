@@ -65,7 +65,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure: what it shows, its charts and images, and in words what it lacks."""
+    """A figure: what it shows, its charts and images, in words what it lacks, and how many charts a file has in a row."""
 
     key: str
     title: str
@@ -73,6 +73,7 @@ class Picture:
     charts: tuple[Chart, ...] = ()
     images: tuple[Image, ...] = ()
     missing: tuple[str, ...] = ()
+    beside: int = 2
 
     @property
     def empty(self) -> bool:

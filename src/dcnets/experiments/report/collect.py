@@ -11,7 +11,7 @@ from pathlib import Path
 from dcnets.experiments import jsonlines, recipes
 from dcnets.experiments.paper import TABLES, Cell
 from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
-from dcnets.experiments.report.attacked import is_attack, measured
+from dcnets.experiments.report.attacked import is_attack, is_curve, measured
 from dcnets.experiments.report.cells import VARIANTS, Aside, Collected, Result, Sample, Standard
 from dcnets.experiments.reproduce.lines import Line, origin, unlike, value
 from dcnets.experiments.reproduce.plan import folder_of, named
@@ -23,17 +23,19 @@ MAKER = "makes images for others"
 
 @dataclass(frozen=True)
 class Found:
-    """Lines of training runs, lines of attacks, and what is told of torn ones."""
+    """Lines of training runs, lines of attacks, what is told of torn ones, and lines of attacks at several ε."""
 
     runs: tuple[Line, ...]
     attacks: tuple[Line, ...] = ()
     torn: tuple[str, ...] = ()
+    curves: tuple[Line, ...] = ()
 
 
 def read(paths: Iterable[Path]) -> Found:
     """The runs and attacks in some files, or in all .jsonl files of folders, none twice; and what is told of torn lines."""
     runs: list[Line] = []
     attacks: list[Line] = []
+    curves: list[Line] = []
     told: dict[str, None] = {}
     for path in paths:
         files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
@@ -45,8 +47,9 @@ def read(paths: Iterable[Path]) -> Found:
             lines, torn = lines_in(file)
             runs += [line for line in lines if is_run(line) and line not in runs]
             attacks += [line for line in lines if is_attack(line) and line not in attacks]
+            curves += [line for line in lines if is_curve(line) and line not in curves]
             told |= dict.fromkeys(torn)
-    return Found(tuple(runs), tuple(attacks), tuple(told))
+    return Found(tuple(runs), tuple(attacks), tuple(told), tuple(curves))
 
 
 def lines_in(file: Path) -> tuple[list[Line], list[str]]:
@@ -82,7 +85,7 @@ def collect(found: Found) -> Collected:
         results[cell] = result(cell, near, standard)
     wanted = {cell.recipe for cell in cells}
     elsewhere = tuple(line for stem, some in stems.items() if stem not in wanted for line in some)
-    return Collected(results, standard, elsewhere, found.torn)
+    return Collected(results, standard, elsewhere, found.torn, found.curves)
 
 
 def commonest(cells: Iterable[Cell], stems: Mapping[str | None, Sequence[Line]]) -> Standard | None:

@@ -25,7 +25,7 @@ def draw(picture: Picture, path: Path) -> None:
         raise ValueError(f"nothing to draw: {' '.join(picture.missing)}")
     mpl = drawing()
     panels: list[Chart | Image] = [*picture.charts, *picture.images]
-    columns = min(len(panels), BESIDE if picture.charts and picture.charts[0].equal else 2)
+    columns = min(len(panels), BESIDE if picture.charts and picture.charts[0].equal else picture.beside)
     rows = math.ceil(len(panels) / columns)
     side = 3.2 if picture.charts and picture.charts[0].equal else 4.8
     with mpl.rc_context(SETTINGS):

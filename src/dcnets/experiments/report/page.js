@@ -178,7 +178,8 @@
         make("circle", { cx: px(near), cy: py(own[1]), r: 4, style: `fill:${colour(series)}` }, svg);
         values.push(`${series.name} ${shown(own[1])}`);
       }
-      told.textContent = `${chart.x.label} ${shown(near)}: ${values.join(" · ")}`;
+      const tick = chart.x.ticks.find(([value]) => value === near);
+      told.textContent = `${chart.x.label} ${tick ? tick[1] : shown(near)}: ${values.join(" · ")}`;
     }
 
     const reset = document.createElement("button");

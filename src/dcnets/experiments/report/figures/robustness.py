@@ -1,0 +1,146 @@
+"""Accuracy over ε, from the lines of `dcnets study` and of `dcnets attack`; not in the paper."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dcnets.experiments.data.catalogue import CATALOGUE
+from dcnets.experiments.paper.tables import TARGETS
+from dcnets.experiments.report.charts import Axis, Chart, Picture, Point, Series
+from dcnets.experiments.reproduce.lines import Line
+from dcnets.experiments.robustness.study.words import SPOKEN as TRAININGS
+from dcnets.experiments.robustness.study.words import words_for
+from dcnets.experiments.robustness.trials import SPOKEN, eps_told
+from dcnets.experiments.scaling import scale_of
+
+WIDE = 8
+"""The ratio of the largest to the smallest ε from which each doubling takes as much room as the others."""
+TOLD = (
+    "Not in the paper: the share of test images that are right as they are and after the attack. The mean over seeds, "
+    "shaded from the lowest to the highest."
+)
+
+
+class Panel(NamedTuple):
+    """What the networks of a chart share."""
+
+    data: str
+    network: str
+    scale: float
+    training: str
+    variant: str
+    attack: str
+    how: str
+    images: int
+
+    @property
+    def title(self) -> str:
+        """The chart in words."""
+        attack = ", ".join(filter(None, (SPOKEN[self.attack], self.how)))
+        return f"{', '.join(filter(None, (self.training, self.variant)))}: {attack}"
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Where it stands among others: those of one training side by side."""
+        trainings = list(TRAININGS.values())
+        own = (self.data, self.network, -self.scale, bool(self.variant), self.variant, self.images)
+        return (*own, trainings.index(self.training), list(SPOKEN).index(self.attack), self.how)
+
+
+Found = dict[Panel, dict[str, dict[int, dict[float, float]]]]
+"""The accuracy in percent at each ε, by panel, operator and seed."""
+
+
+def curves(lines: Iterable[Line]) -> Picture:
+    """A chart for each attack and each training, a curve for each operator."""
+    found: Found = {}
+    for line in lines:
+        words = words_for(line["recipe"])
+        for panel, points in measured(line):
+            own = found.setdefault(panel, {}).setdefault(words.operator, {}).setdefault(line["recipe"].get("seed", 0), {})
+            own |= {0.0: 100 * float(line["clean"])} | points
+    title = "Accuracy under attack over ε"
+    if not found:
+        return Picture("robustness", title, TOLD, missing=("No network is attacked at several ε yet.",))
+    shown = sorted(found, key=lambda panel: panel.place)
+    sets = list(dict.fromkeys((panel.data, panel.network, panel.scale, panel.images) for panel in shown))
+    beside = max(sum(panel[:5] == other[:5] for other in shown) for panel in shown)
+    told = f"{TOLD} {'; '.join(described(*each) for each in sets)}."
+    return Picture(
+        "robustness", title, told, tuple(chart(panel, found[panel], len(sets) > 1) for panel in shown), beside=beside
+    )
+
+
+def measured(line: Line) -> Iterator[tuple[Panel, dict[float, float]]]:
+    """The panels that a line has a curve for, with the accuracies in percent at each ε."""
+    recipe, words = line["recipe"], words_for(line["recipe"])
+    kinds: dict[tuple[str, str], dict[float, float]] = {}
+    for each in line["attacks"]:
+        if each.get("made_on") is None and each["eps"] and each["norm"] == "linf":
+            kinds.setdefault((each["attack"], how(each)), {})[float(each["eps"])] = 100 * float(each["accuracy"])
+    for (attack, words_of_it), points in kinds.items():
+        if len(points) > 1:
+            yield Panel(
+                recipe["data"], recipe["network"], scale_of(recipe["name"]), words.training, words.variant, attack,
+                words_of_it, int(line["images"]),
+            ), points  # fmt: skip
+
+
+def how(attack: Mapping[str, Any]) -> str:
+    """The settings of an attack besides ε, its step in ε."""
+    told = []
+    if attack.get("steps"):
+        told.append(f"{attack['steps']} steps of ε/{attack['eps'] / attack['step']:.3g}")
+    told += [f"{attack[name]} {name}" for name in ("restarts", "queries") if (attack.get(name) or 1) > 1]
+    return ", ".join(told)
+
+
+def described(data: str, network: str, scale: float, images: int) -> str:
+    """The networks and images of some charts in words."""
+    schedule = f", schedules × {scale:g}" if scale != 1 else ""
+    return f"{title_of(data)}, {network}{schedule}, the first {images:,} test images"
+
+
+def title_of(data: str) -> str:
+    """A data set as people call it."""
+    return CATALOGUE[data].title.split()[0].rstrip(",") if data in CATALOGUE else data
+
+
+def chart(panel: Panel, found: Mapping[str, Mapping[int, Mapping[float, float]]], several: bool) -> Chart:
+    """One attack on the networks of one training."""
+    grid = sorted({eps for seeds in found.values() for own in seeds.values() for eps in own})
+    places = spaced(grid)
+    grey = all("/255" in eps_told(eps) for eps in grid if eps)
+    ticks = tuple((places[eps], f"{round(255 * eps, 3) if grey else eps:.3g}") for eps in grid)
+    names = sorted(found, key=lambda name: (TARGETS.index(name) if name in TARGETS else len(TARGETS), name))
+    series = tuple(
+        curve(name, list(found[name].values()), places, TARGETS.index(name) if name in TARGETS else len(TARGETS) + at)
+        for at, name in enumerate(names)
+    )
+    title = f"{title_of(panel.data)}, {panel.title}" if several else panel.title
+    ends = "; ".join(f"{each.name} falls from {each.points[0][1]:.3g} to {each.points[-1][1]:.3g}" for each in series)
+    return Chart(
+        title, Axis("ε · 255" if grey else "ε", ticks=ticks, reach=(0, places[grid[-1]])),
+        Axis("right, %", reach=(-2, 102)), series, f"{title}: accuracy in percent over ε. {ends}",
+    )  # fmt: skip
+
+
+def spaced(grid: Sequence[float]) -> dict[float, float]:
+    """Where each ε stands on the axis: as it is, or a step for each doubling where they reach far."""
+    above = [eps for eps in grid if eps]
+    if above[-1] / above[0] <= WIDE:
+        return {eps: eps for eps in grid}
+    return {eps: float(at) for at, eps in enumerate(grid)}
+
+
+def curve(name: str, seeds: Sequence[Mapping[float, float]], places: Mapping[float, float], colour: int) -> Series:
+    """The mean over the seeds that were attacked at an ε."""
+    points: list[Point] = []
+    band: list[Point] = []
+    for eps, place in places.items():
+        if values := [own[eps] for own in seeds if eps in own]:
+            points.append((place, statistics.fmean(values)))
+            band.append((min(values), max(values)))
+    return Series(name, tuple(points), band=tuple(band) if len(seeds) > 1 else (), colour=colour)
