@@ -68,6 +68,14 @@ def test_parts_and_a_dry_run(quick, runs):
     assert [each["part"] for each in results.read(Path("mine.jsonl"))] == ["curves", "curves"]
 
 
+def test_two_networks_at_once(runs):
+    result = call("study", runs, *SMALL, "--parts", "tables,curves", "--jobs", "2")
+    assert result.exit_code == 0, result.stderr
+    assert "study: 4 measurements to do, in about" in result.stderr
+    assert "one at a time" in result.stderr
+    assert len(results.read(Path("results/attacks.jsonl"))) == 4
+
+
 def test_photographs_are_not_sought_among_digits(runs):
     ok("study", runs, *SMALL, "--parts", "frozen", "--quiet")
     assert not Path("results").exists()

@@ -140,7 +140,7 @@ def reproduce(
         engine.close()
     failed = {**absent, **outcome.failed}
     plan = planned()
-    weak = attack(plan, beside_file(results_file), data_folder, where.device, images, quiet=quiet or as_json)
+    weak = attack(plan, beside_file(results_file), data_folder, where.device, images, quiet=quiet or as_json, jobs=jobs)
     if as_json:
         click.echo(json.dumps(reproduced.described(plan, outlook, measured(plan), failed)))
     else:
@@ -155,7 +155,7 @@ def reproduce(
 
 
 def attack(
-    plan: Plan, file: Path, data_folder: Path | None, device: str, images: int | None, *, quiet: bool
+    plan: Plan, file: Path, data_folder: Path | None, device: str, images: int | None, *, quiet: bool, jobs: int
 ) -> dict[str, str]:
     """Measure the accuracies under attack that have no line yet; what is told of those that fail."""
     from dcnets.experiments.reproduce import attacked
@@ -173,7 +173,7 @@ def attack(
     tasks, told = attacked.tasks(found, images)
     for each in told:
         err(each)
-    return studying.carry_out(tasks, file, data_folder, torch.device(device), title="attacks", quiet=quiet)
+    return studying.carry_out(tasks, file, data_folder, torch.device(device), title="attacks", quiet=quiet, jobs=jobs)
 
 
 def started(name: str, lanes: int) -> Engine:

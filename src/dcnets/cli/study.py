@@ -45,6 +45,8 @@ def parts() -> Word:
 @click.option("--few", type=count("--few"), default=1000, metavar="N", show_default=True,
               help="Images of what takes long: curves, lipschitz and masking.")  # fmt: skip
 @click.option("--batch", type=count("--batch"), metavar="N", help="Images at a time (2000 on a GPU, 250 on a CPU).")
+@click.option("--jobs", type=count("--jobs"), default=1, metavar="N", show_default=True,
+              help="Networks at once: attacks on few images leave a GPU idle.")  # fmt: skip
 @click.option("--autoattack/--no-autoattack", default=True, help="AutoAttack in the masking report.")
 @click.option("--results", "results_file", type=FILE, default=RESULTS, metavar="FILE", show_default=True,
               help="File whose measurements are not made again, and to which new ones are appended.")  # fmt: skip
@@ -56,7 +58,7 @@ def parts() -> Word:
 @click.option("--dry-run", is_flag=True, help="Say what there is to do and how long it takes, and do nothing.")
 @click.option("--quiet", is_flag=True, help="No bar.")
 def study(
-    paths: tuple[Path, ...], wanted: list[str], images: int | None, few: int, batch: int | None, autoattack: bool,
+    paths: tuple[Path, ...], wanted: list[str], images: int | None, few: int, batch: int | None, jobs: int, autoattack: bool,
     results_file: Path, tables: bool, scale: float | None, data_folder: Path | None, device: str, dry_run: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Attack all networks in FOLDER, a run or a folder of runs (runs), in every way of docs/robustness.md.
@@ -92,9 +94,9 @@ def study(
         tasks = studying.planned(ours, wanted, arena, few, frozen, autoattack, results_file)
         count += len(tasks)
         if dry_run:
-            studying.outlook(tasks, arena, "study")
+            studying.outlook(tasks, arena, "study", jobs)
         else:
-            failed |= studying.shown(tasks, arena, results_file, title="study", quiet=quiet)
+            failed |= studying.shown(tasks, arena, results_file, data_folder, title="study", quiet=quiet, jobs=jobs)
     if failed:
         raise Failure(f"{len(failed)} of {count} measurements failed: {'; '.join(dict.fromkeys(failed.values()))}")
     click.echo(f"{len(networks)} networks, {count} measurements to do" if dry_run

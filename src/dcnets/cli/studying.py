@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import click
@@ -14,9 +14,10 @@ from dcnets.cli.scoring import open_set
 from dcnets.cli.train import spoken_time
 from dcnets.experiments.data import Dataset
 from dcnets.experiments.progress import Progress
+from dcnets.experiments.reproduce.sharing import shared_gpu
 from dcnets.experiments.results import environment
 from dcnets.experiments.robustness.setting import Setting
-from dcnets.experiments.robustness.study import lines, work
+from dcnets.experiments.robustness.study import lanes, lines, work
 from dcnets.experiments.robustness.study.arena import Arena
 from dcnets.experiments.robustness.study.networks import Network
 from dcnets.experiments.robustness.study.tasks import Sizes, Task, wanted
@@ -37,7 +38,7 @@ def arena(
 
 
 def carry_out(
-    tasks: Iterable[Task], file: Path, data_folder: Path | None, device: torch.device, *, title: str, quiet: bool
+    tasks: Iterable[Task], file: Path, data_folder: Path | None, device: torch.device, *, title: str, quiet: bool, jobs: int
 ) -> dict[str, str]:
     """Do those of some tasks that have no line in the file, data set by data set; what is told of those that fail."""
     rest = work.missing(tasks, lines.read(file)[0])
@@ -45,7 +46,7 @@ def carry_out(
     for data in dict.fromkeys(task.victim.recipe.data for task in rest):
         ours = [task for task in rest if task.victim.recipe.data == data]
         place = arena(ours[0].victim, data_folder, device, None, None, quiet)
-        failed |= shown(ours, place, file, title=title, quiet=quiet)
+        failed |= shown(ours, place, file, data_folder, title=title, quiet=quiet, jobs=jobs)
     return failed
 
 
@@ -58,21 +59,29 @@ def planned(
     return work.missing(wanted(networks, parts, sizes, frozen, autoattack), lines.read(file)[0])
 
 
-def outlook(tasks: Sequence[Task], place: Arena, title: str) -> None:
+def outlook(tasks: Sequence[Task], place: Arena, title: str, jobs: int) -> None:
     """Say how much there is to do, and how long it takes."""
-    name = environment(place.device.type)["device"]
+    name = f"{environment(place.device.type)['device']}{', one at a time' if jobs > 1 else ''}"
     time = f", in about {spoken_time(work.expected(tasks, place))} on {name}" if tasks else ""
     click.echo(f"{title}: {len(tasks)} measurements to do{time}", err=True)
 
 
-def shown(tasks: Sequence[Task], place: Arena, file: Path, *, title: str, quiet: bool) -> dict[str, str]:
-    """Do tasks under a bar, after a word on how long they take."""
+def shown(
+    tasks: Sequence[Task], place: Arena, file: Path, data_folder: Path | None, *, title: str, quiet: bool, jobs: int
+) -> dict[str, str]:
+    """Do tasks under a bar, so many at once, after a word on how long they take."""
     if not tasks:
         return {}
     if not quiet:
-        outlook(tasks, place, title)
+        outlook(tasks, place, title, jobs)
     with bar(title, tasks, place, quiet) as (progress, done):
-        return work.carry_out(tasks, place, file, (lambda told: None) if quiet else progress.note, done)
+        tell = (lambda told: None) if quiet else progress.note
+        if jobs == 1:
+            return work.carry_out(tasks, place, file, tell, done)
+        threads = max(1, torch.get_num_threads() // jobs)
+        apart = lanes.Place(tasks[0].victim.recipe.data, data_folder, place.device.type, place.batch, len(place.y), threads)
+        with shared_gpu(tell) if place.device.type == "cuda" else nullcontext():
+            return lanes.carry_out(tasks, apart, file, jobs, tell, done)
 
 
 @contextmanager

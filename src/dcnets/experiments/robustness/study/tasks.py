@@ -45,6 +45,11 @@ class Task:
     substitutes: tuple[Network, ...] = ()
 
     @property
+    def name(self) -> str:
+        """The task in words."""
+        return f"{self.victim.name}, {self.part}"
+
+    @property
     def count(self) -> int:
         """The number of images."""
         return self.span[1] - self.span[0]

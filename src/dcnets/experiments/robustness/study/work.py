@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,24 +41,48 @@ def expected(tasks: Sequence[Task], arena: Arena) -> float:
     return sum(task.cost * paces[bool(task.victim.recipe.operator)] for task in tasks)
 
 
+@dataclass(frozen=True)
+class Ended:
+    """A task that was tried: what is told of its line, or of why it failed."""
+
+    task: Task
+    told: str
+    failed: bool = False
+
+
+class Book:
+    """What has come of some tasks: each is told, its cost is done, and those that failed are kept by their names."""
+
+    def __init__(self, tell: Tell, done: Done) -> None:
+        self.tell, self.done, self.failed = tell, done, dict[str, str]()
+
+    def note(self, ended: Ended) -> None:
+        """Book a task."""
+        if ended.failed:
+            self.failed[ended.task.name] = ended.told
+        self.tell(f"{ended.task.name}: {'failed: ' if ended.failed else ''}{ended.told}")
+        self.done(ended.task.cost)
+
+
 def carry_out(tasks: Sequence[Task], arena: Arena, file: Path, tell: Tell, done: Done = lambda cost: None) -> dict[str, str]:
     """Do the tasks, each with its line; what is told of those that cannot be done, by their names."""
-    failed: dict[str, str] = {}
+    book = Book(tell, done)
     for task in tasks:
-        name = f"{task.victim.name}, {task.part}"
-        try:
-            with true_float32():
-                line = perform(task, arena)
-        except torch.OutOfMemoryError:  # it would be so for the others too
-            raise
-        except (ValueError, ImportError, RuntimeError) as error:
-            failed[name] = " ".join(str(error).split())
-            tell(f"{name}: failed: {failed[name]}")
-        else:
-            results.append(file, line)
-            tell(f"{name}: {told(line)}")
-        done(task.cost)
-    return failed
+        book.note(attempt(task, arena, file))
+    return book.failed
+
+
+def attempt(task: Task, arena: Arena, file: Path) -> Ended:
+    """Do a task and append its line; an error is told, but for a full memory, which the others would meet too."""
+    try:
+        with true_float32():
+            line = perform(task, arena)
+    except torch.OutOfMemoryError:
+        raise
+    except (ValueError, ImportError, RuntimeError) as error:
+        return Ended(task, " ".join(str(error).split()), failed=True)
+    results.append(file, line)
+    return Ended(task, told(line))
 
 
 def perform(task: Task, arena: Arena) -> dict[str, Any]:
