@@ -36,11 +36,17 @@ def _elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+def paced(alone, together=None):
+    """Stands for `timing.timed`: seconds of an update alone, and of one beside others; it takes no time."""
+    pace = {False: warmup.Pace(alone, 1.0, 0.25), True: warmup.Pace(together or alone, 1.0, 0.25)}
+    return lambda recipes, turns, *_: [[pace[len(turn) > 1]] * len(turn) for turn in turns]
+
+
 @pytest.fixture
 def tiny(monkeypatch):
     """A paper of one small table, and a warm-up that takes no time."""
     monkeypatch.setattr(paper, "TABLES", {"table1": TINY})
-    monkeypatch.setattr(warmup, "apart_together", lambda *arguments: [warmup.Pace(0.5, 1.0, 0.25)] * arguments[-1])
+    monkeypatch.setattr(warmup, "timed", paced(0.5))
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
@@ -104,9 +110,7 @@ def test_the_plan_is_said_first_and_a_dry_run_does_nothing(tiny):
 
 
 def test_what_does_not_pay_is_not_done(tiny, monkeypatch):
-    slow = warmup.Pace(0.95, 1.0, 0.25)
-    monkeypatch.setattr(warmup, "apart_together", lambda *arguments: [warmup.Pace(0.5, 1.0, 0.25), slow][
-        arguments[-1] > 1 :][:1] * arguments[-1])  # fmt: skip
+    monkeypatch.setattr(warmup, "timed", paced(0.5, 0.95))
     result = call("reproduce", "table1", "--dry-run", "--jobs", "2", *QUICK)
     assert f"warm-up: 2 runs at once do 1.05 times the updates of one ({PLAIN}-scale_0.002): one at a time" in result.stderr
     assert "at once" not in result.stdout
@@ -209,10 +213,10 @@ def test_a_gpu_that_is_not_there(tiny, monkeypatch):
 LONG = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_cli_reproduce import TINY, warmup
+from test_cli_reproduce import TINY, paced, warmup
 from dcnets.experiments import paper
 paper.TABLES = {{"table1": TINY}}
-warmup.apart_together = lambda *arguments: [warmup.Pace(0.5, 1.0, 0.25)] * arguments[-1]
+warmup.timed = paced(0.5)
 from dcnets.cli import main
 main()
 """

@@ -19,7 +19,7 @@ import dcnets
 from dcnets.experiments import checkpoint, data, jsonlines, recipes, results, scaling
 from dcnets.experiments.paper import TABLES, Cell
 from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
-from dcnets.experiments.reproduce import attacked, carry_out, lines, perform, place, plan, warmup
+from dcnets.experiments.reproduce import attacked, carry_out, lines, perform, place, plan, timing, warmup
 from dcnets.experiments.reproduce.local import LOG, PRELOADED, Local
 from dcnets.experiments.reproduce.overall import Overall, progress_of
 from dcnets.experiments.reproduce.perform import Ended, Order
@@ -450,47 +450,54 @@ def test_a_signal_stops_all_and_says_how_to_go_on(tmp_path, capsys):
 
 def test_the_warm_up_measures_each_kind_once_and_remembers(tmp_path, monkeypatch):
     told, order = [], Order(threads=1)
-    monkeypatch.setattr(warmup, "SPENT", 0.05)
     jobs = planned(["plain", "wild", "tanh"], tmp_path).jobs
-    found = warmup.paces(jobs[:2], order, tmp_path, told.append)
+    found = warmup.paces(jobs, order, tmp_path, told.append)
     assert found[jobs[0]] is found[jobs[1]]
-    assert told == ["warm-up: a few updates of plain"]
-    pace = found[jobs[0]]
-    assert 0 < pace.update < pace.preparation < 60
-    monkeypatch.setattr(warmup, "apart_together", lambda *_: pytest.fail("measured again"))
-    assert warmup.paces(jobs[:1], order, tmp_path, told.append) == {jobs[0]: pace}
-    (line,) = jsonlines.read(tmp_path / warmup.FILE)
-    assert (line["device"], line["lanes"]) == (results.environment("cpu")["device"], 1)
+    assert found[jobs[2]] is not found[jobs[0]]
+    assert told == ["warm-up: a few updates of plain, tanh"]
+    assert all(0 < pace.update < pace.preparation < 60 for pace in found.values())
+    monkeypatch.setattr(warmup, "timed", lambda *_: pytest.fail("measured again"))
+    assert warmup.paces(jobs, order, tmp_path, told.append) == found
+    written = jsonlines.read(tmp_path / warmup.FILE)
+    assert {(line["device"], line["lanes"]) for line in written} == {(results.environment("cpu")["device"], 1)}
+    assert [line["recipe"] for line in written] == ["plain", "tanh"]
 
 
 def test_whether_several_at_once_pay(tmp_path, monkeypatch):
     pace = warmup.Pace(0.1, 1.0, 2.0)
     slower = dataclasses.replace(pace, update=0.16)
     asked = []
-    monkeypatch.setattr(warmup, "apart_together", lambda *arguments: asked.append(arguments[-1]) or [pace, slower][
-        arguments[-1] > 1 :][:1] * arguments[-1])  # fmt: skip
-    assert warmup.gain(SMALL, Order(), tmp_path, 2, lambda _: None) == pytest.approx(1.25)
-    assert asked == [1, 2]
+
+    def paced(recipes, turns, *_):
+        asked.append((len(recipes), [len(turn) for turn in turns]))
+        return [[pace], [slower, slower]]
+
+    monkeypatch.setattr(warmup, "timed", paced)
+    for _ in range(2):
+        assert warmup.gain(SMALL, Order(), tmp_path, 2, lambda _: None) == pytest.approx(1.25)
+    assert asked == [(2, [1, 2])]  # the same processes alone and together, and once
 
 
-def test_processes_are_measured_at_the_same_time(tmp_path, monkeypatch):
-    found = warmup.apart_together(SMALL, Order(threads=1), tmp_path, 2)
-    assert len(found) == 2
-    with pytest.raises(warmup.WarmupError, match=r"could not be measured; why is in .*warmup.txt"):
-        warmup.apart_together(dataclasses.replace(SMALL, network="nothing"), Order(threads=1), tmp_path, 2)
-    assert "unknown network 'nothing'" in (tmp_path / warmup.LOG).read_text()
+def test_what_is_prepared_at_once_is_timed_in_turns(tmp_path, monkeypatch):
+    begun, log = [], tmp_path / "log.txt"
+    real = timing.together
+    monkeypatch.setattr(timing, "together", lambda lines: begun.append(len(lines)) or real(lines))
+    broken = dataclasses.replace(SMALL, network="nothing")
+    found = timing.timed([SMALL, broken, SMALL], [[0], [1], [0, 2]], Order(threads=1), log)
+    assert [turn and len(turn) for turn in found] == [1, None, 2]
+    assert begun == [1, 2]  # the broken one was not waited for
+    assert "unknown network 'nothing'" in log.read_text()
 
 
 def test_what_cannot_be_measured_is_told_and_streams_are_not_tried(tmp_path, monkeypatch):
-    def fail(*_):
-        raise warmup.WarmupError("no")
-
-    monkeypatch.setattr(warmup, "apart_together", fail)
+    monkeypatch.setattr(warmup, "timed", lambda recipes, turns, *_: [None for _ in turns])
     jobs = planned(["plain"], tmp_path).jobs
     stream = dataclasses.replace(jobs[0], recipe=recipes.get("imagenet-resnet18"))
     told = []
     assert warmup.paces([*jobs, stream], Order(), tmp_path, told.append) == {jobs[0]: None, stream: None}
-    assert told[-1] == "no"
+    assert told[-1] == f"plain could not be measured; why is in {tmp_path / warmup.LOG}"
+    with pytest.raises(warmup.WarmupError, match=r"plain could not be measured; why is in .*warmup.txt"):
+        warmup.gain(jobs[0].recipe, Order(), tmp_path, 2, told.append)
 
 
 def test_the_seconds_of_a_run(tmp_path):

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 from command_line import call, environment, ok
-from test_cli_reproduce import TINY
-from test_reproduce import SMALL, planned
+from test_cli_reproduce import TINY, paced
+from test_reproduce import planned
 
 from dcnets.experiments import jsonlines, paper, results
-from dcnets.experiments.reproduce import mps, sharing, warmup
+from dcnets.experiments.reproduce import mps, sharing, timing, warmup
 from dcnets.experiments.reproduce.local import Local
 from dcnets.experiments.reproduce.mps import LOGS, PIPES
 from dcnets.experiments.reproduce.perform import Order
@@ -275,9 +275,8 @@ def test_runs_see_the_daemon_of_the_moment(program, tmp_path):
     engine.share(pytest.fail)
     pipes = os.environ[PIPES]
     assert seen_by_a_run(engine, tmp_path) == pipes
-    with pytest.raises(warmup.WarmupError):
-        warmup.apart_together(Witness(), Order(threads=1), tmp_path, 1)
-    assert f"RuntimeError: {pipes}\n" in (tmp_path / warmup.LOG).read_text()
+    assert timing.timed([Witness()], [[0]], Order(threads=1), tmp_path / "log.txt") == [None]
+    assert f"RuntimeError: {pipes}\n" in (tmp_path / "log.txt").read_text()
     engine.close()
     engine.close()
     assert [called[0] for called in program()].count("quit") == 1
@@ -285,14 +284,15 @@ def test_runs_see_the_daemon_of_the_moment(program, tmp_path):
 
 
 def test_what_was_measured_unshared_is_measured_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(warmup, "apart_together", lambda *given: [warmup.Pace(0.1, 1.0, 2.0)] * given[-1])
+    monkeypatch.setattr(warmup, "timed", paced(0.1))
+    (job,) = planned(["plain"], tmp_path).jobs
     monkeypatch.delenv(PIPES, raising=False)
     for pipes in ({}, {}, {PIPES: "/pipes"}, {PIPES: "/others"}):
-        for lanes in (1, 2):
-            with monkeypatch.context() as patch:
-                for name, value in pipes.items():
-                    patch.setenv(name, value)
-                warmup.measured(SMALL, Order(), tmp_path, lanes, told=lambda _: None)
+        with monkeypatch.context() as patch:
+            for name, value in pipes.items():
+                patch.setenv(name, value)
+            warmup.paces([job], Order(), tmp_path, str)
+            warmup.gain(job.recipe, Order(), tmp_path, 2, str)
     found = [(line["lanes"], line["shared"]) for line in jsonlines.read(tmp_path / warmup.FILE)]
     assert found == [(1, False), (2, False), (2, True)]
 
@@ -310,9 +310,9 @@ def gpu(monkeypatch, tmp_path):
 
     def measure(*given):
         seen.append(os.environ.get(PIPES))
-        return [warmup.Pace(0.5, 1.0, 0.25)] * given[-1]
+        return paced(0.5)(*given)
 
-    monkeypatch.setattr(warmup, "apart_together", measure)
+    monkeypatch.setattr(warmup, "timed", measure)
     return seen
 
 
@@ -339,7 +339,7 @@ def test_an_interrupted_command_leaves_no_daemon(program, gpu, tmp_path, monkeyp
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(warmup, "apart_together", interrupt)
+    monkeypatch.setattr(warmup, "timed", interrupt)
     assert call("reproduce", "table1", "--jobs", "2", "--device", "cuda").exit_code == 130
     assert program()[-1][0] == "quit"
     assert gone(tmp_path)
