@@ -121,8 +121,9 @@ def chart(panel: Panel, found: Mapping[str, Mapping[int, Mapping[float, float]]]
     )
     title = f"{title_of(panel.data)}, {panel.title}" if several else panel.title
     ends = "; ".join(f"{each.name} falls from {each.points[0][1]:.3g} to {each.points[-1][1]:.3g}" for each in series)
+    end = places[grid[-1]]
     return Chart(
-        title, Axis("ε · 255" if grey else "ε", ticks=ticks, reach=(0, places[grid[-1]])),
+        title, Axis("ε · 255" if grey else "ε", ticks=ticks, reach=(-0.02 * end, 1.02 * end)),
         Axis("right, %", reach=(-2, 102)), series, f"{title}: accuracy in percent over ε. {ends}",
     )  # fmt: skip
 
