@@ -9,8 +9,16 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from hardened import EPS, Built, digits, trained
+from studied import DIGITS, train
+from test_study_lanes import measured
 
+from dcnets.experiments import data
+from dcnets.experiments.reproduce.sharing import shared_gpu
 from dcnets.experiments.robustness import Plan, Trial, examine, local_lipschitz, transfer_matrix
+from dcnets.experiments.robustness.setting import MAIN
+from dcnets.experiments.robustness.study import lanes, networks, work
+from dcnets.experiments.robustness.study.arena import Arena
+from dcnets.experiments.robustness.study.tasks import Exam, Task
 from dcnets.experiments.robustness.subjects import true_float32
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -54,3 +62,21 @@ def test_transfer_and_slopes_lie_where_the_images_do():
     here, there = (local_lipschitz(model, x, y, **settings) for model in models.values())
     assert there.constant.device == x.device
     torch.testing.assert_close(there.slope, here.slope, rtol=1e-3, atol=1e-3)
+
+
+def test_networks_that_are_attacked_at_once_share_the_gpu(tmp_path):
+    for name in (DIGITS, f"{DIGITS}-tanh-cosine"):
+        train(tmp_path / "runs", name)
+    found, count, told = networks.trained([tmp_path / "runs"])[0], 200, []
+    tasks = [Task("tables", each, (0, count), tuple(map(Exam, MAIN.trials))) for each in found]
+    arena = Arena(data.load("mnist-subset"), torch.device("cuda"), batch=count, images=count)
+    assert work.carry_out(tasks, arena, tmp_path / "one.jsonl", told.append) == {}
+    with shared_gpu(told.append):
+        place = lanes.Place("mnist-subset", None, "cuda", count, count, threads=1)
+        assert lanes.carry_out(tasks, place, tmp_path / "two.jsonl", 2, told.append) == {}
+    alone, together = (measured(tmp_path / f"{name}.jsonl") for name in ("one", "two"))
+    assert alone.keys() == together.keys()
+    for key, (clean, attacks) in alone.items():
+        assert together[key][0] == clean
+        for one, two in zip(attacks, together[key][1], strict=True):
+            assert two["accuracy"] == pytest.approx(one["accuracy"], abs=0.02)  # sums in another order
