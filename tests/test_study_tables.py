@@ -159,7 +159,7 @@ def test_the_last_of_equal_lines_counts_and_scales_do_not_mix():
     short = attacked(PLAIN, 1, 0.9, 0.9, scale=0.25)
     assert rows(markdown.tables([old, new, short]), "Table 7")["Natural, FGSM"][0] == "30.0 (18.82)"
     text = markdown.tables([old, new, short], 0.25)
-    assert text.startswith("Schedules × 0.25: not the paper's length of training.")
+    assert text.startswith("Schedules × 0.25: shorter than the recipes'.")
     assert rows(text, "Table 7")["Natural, FGSM"][0] == "90.0 (18.82)"
     assert collect([short]).scale == 0.25
     with pytest.raises(ValueError, match="no lines of a study; dcnets study FOLDER makes them"):
