@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from dcnets import project_weights, weighted_gradients
 from dcnets.experiments import checkpoint
+from dcnets.experiments.averages import Averages
 from dcnets.experiments.data.source import Source
 from dcnets.experiments.distributed import Team
 from dcnets.experiments.evaluate import Scores, evaluate
@@ -77,6 +78,7 @@ class Training:
             model, source, self.optimiser, recipe, device=device, team=team, precision=precision, pieces=settings.pieces,
             compiled=settings.compiled, sync_bn=settings.sync_bn,
         )  # fmt: skip
+        self.averages = Averages(model, settings.pieces)
         self.step, self.seconds, self.mark = 0, 0.0, 0.0
         self.history: list[dict[str, Any]] = []
         self.scores: Scores | None = None
@@ -118,7 +120,8 @@ class Training:
             if self.step % self.source.batches == 0:
                 self.source.begin(self.step // self.source.batches)
             self.set_rate()
-            self.update()
+            with self.averages.over(self.step):
+                self.update()
             self.step += 1
             if self.projects and self.step % self.recipe.project_every == 0:
                 project_weights(self.body)
