@@ -60,3 +60,10 @@ def test_the_page_of_results_is_that_of_the_lines_of_the_project(tmp_path):
     lines.mkdir()
     ok("report", "--results", lines_of_the_project(lines), "--out", tmp_path / "index.html", "--markdown", written)
     assert written.read_text() == (ROOT / "docs" / "results.md").read_text(), "dcnets report --markdown docs/results.md"
+
+
+def test_the_page_of_robustness_is_that_of_the_lines_of_the_project(tmp_path):
+    lines = lines_of_the_project(tmp_path) / "attacks.jsonl"
+    made, page = ok("study", "--tables", "--results", lines), ROOT / "docs" / "robustness-results.md"
+    written = page.read_text().partition("\n\n")[2].partition("\n\n")[2]  # below the title and a paragraph
+    assert written == made, "dcnets study --tables, below the first paragraph of docs/robustness-results.md"

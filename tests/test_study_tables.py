@@ -124,6 +124,15 @@ def test_the_transfer_matrix_has_a_row_for_each_maker():
     assert found["made on ↓, tried on →"] == ["Baseline", "TanhConv"]
     assert found["Baseline"] == ["10.0 ± 0.0", "20.0 ± 0.0"]
     assert found["TanhConv"] == ["50.0 ± 0.0", "60.0 ± 0.0"]
+    assert "each network attacks those of another seed, itself too" in markdown.tables(lines)
+
+
+def test_a_matrix_of_one_seed_says_so():
+    tanh = f"{PLAIN}-tanh-cosine"
+    lines = [line("matrix", PLAIN, makers=((tanh, 0),), attacks=[exam(MAIN.bim, 0.1, f"{tanh}-seed0")])]
+    text = markdown.tables(lines)
+    assert "the networks have the same seed" in text
+    assert "another seed, itself too" not in text
 
 
 def curve(name, level):

@@ -17,6 +17,10 @@ from dcnets.experiments.robustness.trials import eps_told
 
 NEAR = 2 * GREY
 """The ε, besides the main one, at which slopes are compared with robustness: there natural networks differ too."""
+ALIKE = (
+    "the networks have the same seed, so that they were trained on the same images in the same order: they may well be more "
+    "alike than networks of another seed"
+)
 TRIED = {
     "FGSM": evidence.FGSM, "BIM-50": evidence.BIM, "PGD-50": evidence.PGD, "PGD-50, 5 restarts": evidence.RESTARTED,
     "Square": evidence.SQUARE, "AutoAttack": evidence.AUTO,
@@ -72,12 +76,18 @@ def matrices(found: Collected) -> Iterator[str]:
         kinds.setdefault(training, {})[operator] = stem
     for training, stems in kinds.items():
         yield f"### Transfer between {training} networks: {MAIN.bim}\n"
-        yield "Accuracy in %; each network attacks those of another seed, itself too.\n"
+        yield f"Accuracy in %; {'each network attacks those of another seed, itself too' if apart(found) else ALIKE}.\n"
         rows = [
             [made, *(spread(found.accuracies("matrix", tried, MAIN.bim, maker)) for tried in stems.values())]
             for made, maker in stems.items()
         ]
         yield table(["made on ↓, tried on →", *stems], rows, len(stems))
+
+
+def apart(found: Collected) -> bool:
+    """Whether images of the matrix were made on networks of other seeds than those that they are tried on."""
+    lines = [line for (part, _, _), some in found.lines.items() if part == "matrix" for line in some]
+    return all(maker["recipe"]["seed"] != line["recipe"]["seed"] for line in lines for maker in line["makers"].values())
 
 
 def curves(found: Collected) -> Iterator[str]:
