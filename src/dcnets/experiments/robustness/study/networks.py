@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dcnets.experiments import checkpoint
 from dcnets.experiments.data.catalogue import CATALOGUE
-from dcnets.experiments.paper.tables import SUBSTITUTE_SEED, TARGETS
+from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
 from dcnets.experiments.rebuild import recipe_of
 from dcnets.experiments.recipe import Recipe
 from dcnets.experiments.robustness.study.words import words_for
@@ -84,15 +84,9 @@ def runs_in(path: Path) -> list[Path]:
     return sorted(each for each in path.iterdir() if each.is_dir() and checkpoint.found(each))
 
 
-TRAININGS = ("natural", "fgsm", "pgd", "trades")
-
-
 def order(network: Network) -> tuple[object, ...]:
-    """Those of the tables first, natural before adversarial, in the order of the paper's columns, seed by seed."""
-    operator = words_for(vars(network.recipe)).operator
-    column = TARGETS.index(operator) if operator in TARGETS else len(TARGETS)
-    training = TRAININGS.index(network.training)
-    return network.family, bool(network.variant), training, network.variant, column, network.recipe.seed, network.name
+    """Family by family in the order of the tables, seed by seed."""
+    return network.family, words_for(vars(network.recipe)).place, network.recipe.seed, network.name
 
 
 def substitutes_for(victim: Network, networks: Iterable[Network]) -> list[Network]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from dcnets.experiments.paper.tables import BASELINE, MAGNITUDES
+from dcnets.experiments.paper.tables import BASELINE, MAGNITUDES, TARGETS
 
 ROWS = {magnitude: row for row, magnitude in MAGNITUDES.items()}
 SPOKEN = {None: "natural", "fgsm": "FGSM-trained", "pgd": "PGD-trained", "trades": "TRADES-trained"}
@@ -17,6 +17,12 @@ class Words(NamedTuple):
     operator: str
     training: str
     variant: str
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Where it stands: those of the tables first, natural before adversarial, in the order of the paper's columns."""
+        column = TARGETS.index(self.operator) if self.operator in TARGETS else len(TARGETS)
+        return bool(self.variant), list(SPOKEN.values()).index(self.training), self.variant, column, self.operator
 
 
 def words_for(recipe: Mapping[str, Any]) -> Words:
