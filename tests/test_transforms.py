@@ -1,6 +1,8 @@
 """What PyTorch does to layers: compile, export, torch.func, forward mode, autocast, recomputing, processes, saved bytes."""
 
 import copy
+import gc
+import os
 
 import pytest
 import torch
@@ -526,7 +528,11 @@ def work(rank, folder):
                 "buffers": dict(model.module.named_buffers()),
             }
     torch.save(found, f"{folder}/{rank}.pt")
+    del model
+    gc.collect()  # wrapped models go before the group that they hold on to, and both processes leave it together
+    dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)  # as the command does: threads of torch's own may abort a process that takes its time to end
 
 
 @pytest.fixture(scope="module")
