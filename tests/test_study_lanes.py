@@ -86,5 +86,5 @@ def test_a_full_memory_ends_all(tasks, tmp_path):
 
 def test_data_that_is_not_there_is_said(tasks, tmp_path):
     nowhere = lanes.Place("cifar10", Path("nowhere"), "cpu", 10, 10, threads=1)
-    with pytest.raises(Exception, match="nowhere"):
+    with pytest.raises(data.DataError, match="cifar10 is not in nowhere"):
         lanes.carry_out(tasks, nowhere, tmp_path / "a.jsonl", 1, str)

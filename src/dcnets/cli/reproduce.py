@@ -140,7 +140,8 @@ def reproduce(
         engine.close()
     failed = {**absent, **outcome.failed}
     plan = planned()
-    weak = attack(plan, beside_file(results_file), data_folder, where.device, images, quiet=quiet or as_json, jobs=jobs)
+    lanes = engine.lanes if engine_name == "local" else 1
+    weak = attack(plan, beside_file(results_file), data_folder, where.device, images, quiet=quiet or as_json, jobs=lanes)
     if as_json:
         click.echo(json.dumps(reproduced.described(plan, outlook, measured(plan), failed)))
     else:

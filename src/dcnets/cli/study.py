@@ -46,7 +46,7 @@ def parts() -> Word:
               help="Images of what takes long: curves, lipschitz and masking.")  # fmt: skip
 @click.option("--batch", type=count("--batch"), metavar="N", help="Images at a time (2000 on a GPU, 250 on a CPU).")
 @click.option("--jobs", type=count("--jobs"), default=1, metavar="N", show_default=True,
-              help="Networks at once: attacks on few images leave a GPU idle.")  # fmt: skip
+              help="Networks attacked at once, each in a process of its own.")  # fmt: skip
 @click.option("--autoattack/--no-autoattack", default=True, help="AutoAttack in the masking report.")
 @click.option("--results", "results_file", type=FILE, default=RESULTS, metavar="FILE", show_default=True,
               help="File whose measurements are not made again, and to which new ones are appended.")  # fmt: skip

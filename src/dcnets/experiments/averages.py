@@ -16,8 +16,8 @@ class Averages:
 
     torch has one s from the first batch on, and begins with a mean of 0 and a variance of 1. Of these (1 − s)ᵗ is left after
     t batches: with the authors' s = 0.001 a bounded operator's responses, whose variance may be a thousandth, are tested as
-    if they were constant for some 7,000 updates, and adversarial training attacks that network. Here batch t, counted from
-    1, has the share 1/t while that is the larger one. Decoupled layers average their norms alike.
+    if they were constant for thousands of updates, and adversarial training attacks that network. Here batch t, counted
+    from 1, has the share 1/t while that is the larger one. Decoupled layers average their norms alike.
     """
 
     def __init__(self, model: nn.Module, pieces: int = 1) -> None:

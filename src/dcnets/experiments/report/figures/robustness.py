@@ -11,7 +11,7 @@ from dcnets.experiments.paper.tables import TARGETS
 from dcnets.experiments.report.charts import Axis, Chart, Picture, Point, Series
 from dcnets.experiments.reproduce.lines import Line
 from dcnets.experiments.robustness.study.words import SPOKEN as TRAININGS
-from dcnets.experiments.robustness.study.words import words_for
+from dcnets.experiments.robustness.study.words import column_of, words_for
 from dcnets.experiments.robustness.trials import SPOKEN, eps_told
 from dcnets.experiments.scaling import scale_of
 
@@ -114,11 +114,9 @@ def chart(panel: Panel, found: Mapping[str, Mapping[int, Mapping[float, float]]]
     places = spaced(grid)
     grey = all("/255" in eps_told(eps) for eps in grid if eps)
     ticks = tuple((places[eps], f"{round(255 * eps, 3) if grey else eps:.3g}") for eps in grid)
-    names = sorted(found, key=lambda name: (TARGETS.index(name) if name in TARGETS else len(TARGETS), name))
-    series = tuple(
-        curve(name, list(found[name].values()), places, TARGETS.index(name) if name in TARGETS else len(TARGETS) + at)
-        for at, name in enumerate(names)
-    )
+    names = sorted(found, key=lambda name: (column_of(name), name))
+    colours = {name: column_of(name) + (0 if name in TARGETS else at) for at, name in enumerate(names)}
+    series = tuple(curve(name, list(found[name].values()), places, colours[name]) for name in names)
     title = f"{title_of(panel.data)}, {panel.title}" if several else panel.title
     ends = "; ".join(f"{each.name} falls from {each.points[0][1]:.3g} to {each.points[-1][1]:.3g}" for each in series)
     end = places[grid[-1]]

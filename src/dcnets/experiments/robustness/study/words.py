@@ -21,8 +21,13 @@ class Words(NamedTuple):
     @property
     def place(self) -> tuple[object, ...]:
         """Where it stands: those of the tables first, natural before adversarial, in the order of the paper's columns."""
-        column = TARGETS.index(self.operator) if self.operator in TARGETS else len(TARGETS)
-        return bool(self.variant), list(SPOKEN.values()).index(self.training), self.variant, column, self.operator
+        training = list(SPOKEN.values()).index(self.training)
+        return bool(self.variant), training, self.variant, column_of(self.operator), self.operator
+
+
+def column_of(operator: str) -> int:
+    """The column of an operator in the paper's tables; those that have none come after."""
+    return TARGETS.index(operator) if operator in TARGETS else len(TARGETS)
 
 
 def words_for(recipe: Mapping[str, Any]) -> Words:
