@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -47,10 +48,10 @@ def cell(recipe, number=1, **more):
     return Cell(number, recipe, "error", 1.0, recipe, **more)
 
 
-def planned(names, tmp_path, found=(), get=KNOWN.__getitem__, **more):
+def planned(names, tmp_path, found=(), attacks=(), get=KNOWN.__getitem__, **more):
     cells = [each if isinstance(each, Cell) else cell(each) for each in names]
     options = {"seeds": 1, "folder": tmp_path / "runs", "arithmetic": lambda _: "float32"} | more
-    return plan.make(cells, list(found), get=get, **options)
+    return plan.make(cells, list(found), attacks, get=get, **options)
 
 
 def line_of(recipe, **changes):
@@ -148,32 +149,37 @@ def test_a_scaled_run_is_another_run(tmp_path):
     ]
 
 
-def test_first_weights_come_from_a_run_that_is_kept(tmp_path):
+def test_first_weights_come_from_a_run_whose_network_is_there(tmp_path):
     cells = [dataclasses.replace(cell("tanh"), start="plain")]
     found = planned(cells, tmp_path, scale=0.5)
     source, job = found.jobs
-    assert (source.kept, job.kept) == (True, False)
+    assert found.missing == [source, job]
     assert job.start == source.folder
     assert job.recipe.name == "tanh-scale_0.5-from_plain-scale_0.5-seed0"
-    found = planned(cells, tmp_path, [line_of(source.recipe), line_of(job.recipe)], scale=0.5)
-    assert found.missing == [source]  # its line is there, its network is not
+    its, own = line_of(source.recipe, steps=15), line_of(job.recipe, steps=15)
+    assert planned(cells, tmp_path, [its], scale=0.5).missing == [source, job]  # its line is there, its network is not
+    assert planned(cells, tmp_path, [its, own], scale=0.5).missing == []  # nobody needs it any more
+    checkpoint.save(source.folder, 15, {}, {})
+    assert planned(cells, tmp_path, [its], scale=0.5).missing == [job]
 
 
-def test_networks_under_attack_are_kept_and_black_boxes_need_another(tmp_path):
-    found = plan.make(
-        TABLES["table8"].cells, [], seeds=1, folder=tmp_path, arithmetic=lambda _: "float32", scale=0.5
-    )  # fmt: skip
+def test_networks_under_attack_have_to_be_there_and_black_boxes_need_another(tmp_path):
+    def made(lines):
+        options = {"seeds": 1, "folder": tmp_path, "arithmetic": lambda _: "float32", "scale": 0.5}
+        return plan.make(TABLES["table8"].cells, lines, **options)
+
+    found = made([])
     names = [(job.recipe.name.removesuffix("-scale_0.5"), job.recipe.seed) for job in found.jobs]
     assert {name for name, seed in names if seed == SUBSTITUTE_SEED} == {"cifar10-cnn9_attack", "cifar10-cnn9_attack-fgsm"}
-    assert len(names) == 10
-    assert all(job.kept for job in found.jobs)
-    assert list(attacked.targets(found)) == []
+    assert len(names) == len(found.missing) == 10
     lines = [line_of(job.recipe) for job in found.jobs]
+    assert made(lines).missing == list(found.jobs)  # their lines are not enough
+    assert attacked.tasks(made(lines), None) == ([], [])
     for job in found.jobs:
         checkpoint.save(job.folder, 30, {}, {})
-    found = plan.make(TABLES["table8"].cells, lines, seeds=1, folder=tmp_path, arithmetic=lambda _: "float32", scale=0.5)
+    found = made(lines)
     assert found.missing == []
-    targets = list(attacked.targets(found))
+    targets = found.unmeasured
     assert len(targets) == 16
     assert {target.maker.folder.name for target in targets} == {"cifar10-cnn9_attack-scale_0.5-seed1000"}
     assert [bool(target.beside) for target in targets] == [False] * 8 + [True] * 8
@@ -183,8 +189,7 @@ def test_networks_under_attack_are_kept_and_black_boxes_need_another(tmp_path):
         line | {"top1_error": "N/C"} if line["recipe"]["name"].startswith("cifar10-cnn9_attack-ball") else line
         for line in lines
     ]
-    found = plan.make(TABLES["table8"].cells, lost, seeds=1, folder=tmp_path, arithmetic=lambda _: "float32", scale=0.5)
-    assert len(list(attacked.targets(found))) == 12  # what did not converge is not attacked
+    assert len(made(lost).unmeasured) == 12  # what did not converge is not attacked
 
 
 def under(name, attack, substitute=None, number=7):
@@ -196,10 +201,11 @@ def test_cells_under_attack_are_measured_once(tmp_path):
     wanted = planned(cells, tmp_path, scale=0.5)
     assert [job.recipe.seed for job in wanted.jobs] == [0, 0, SUBSTITUTE_SEED]
     go(wanted, tmp_path)
-    found = planned(cells, tmp_path, results.read(tmp_path / "runs.jsonl"), scale=0.5)
-    targets = list(attacked.targets(found))
+    runs = results.read(tmp_path / "runs.jsonl")
+    found = planned(cells, tmp_path, runs, scale=0.5)
+    targets = found.unmeasured
     assert [target.cell for target in targets] == cells[1:]
-    (task,), told = attacked.tasks(targets, 50)
+    (task,), told = attacked.tasks(found, 50)
     assert told == []
     assert [(exam.trial, exam.maker and exam.maker.recipe.seed) for exam in task.exams] == [
         (MAIN.fgsm, None), (MAIN.bim, SUBSTITUTE_SEED),
@@ -210,16 +216,17 @@ def test_cells_under_attack_are_measured_once(tmp_path):
     assert work.carry_out([task], arena, file, str) == {}
     written = study.read(file)[0]
     assert written[0]["images"] == 50
-    shares = [each["accuracy"] for each in written[0]["attacks"]]
-    came = [attacked.accuracy(target, target.maker, written, 50) for target in targets]
-    assert came == [round(100 * share, 3) for share in shares]
+    shares = [round(100 * each["accuracy"], 3) for each in written[0]["attacks"]]
     assert work.missing([task], written) == []
-    assert attacked.accuracy(targets[0], targets[0].maker, written, None) is None  # those are of fewer images
-    assert attacked.accuracy(targets[0], targets[1].maker, written, 50) is None  # nor made on that network
-    older = [written[0] | {"dcnets": "0.0.1"}]
-    assert attacked.accuracy(targets[0], targets[0].maker, older, 50) is None
-    rounds = [written[0] | {"recipe": written[0]["recipe"] | {"rate": 0.5}}]
-    assert attacked.accuracy(targets[0], targets[0].maker, rounds, 50) is None
+    there = planned(cells, tmp_path, runs, written, scale=0.5, images=50)
+    assert list(there.measured.values()) == shares
+    assert there.unmeasured == ()
+    shutil.rmtree(tmp_path / "runs")
+    assert planned(cells, tmp_path, runs, written, scale=0.5, images=50).missing == []  # the networks have been attacked
+    assert planned(cells, tmp_path, runs, written, scale=0.5).missing == list(wanted.jobs[1:])  # on fewer images than all
+    assert lines.accuracy(targets[0], targets[1].maker, written, 50) is None  # nor made on that network
+    for changed in ({"dcnets": "0.0.1"}, {"recipe": written[0]["recipe"] | {"rate": 0.5}}):
+        assert planned(cells, tmp_path, runs, [written[0] | changed], scale=0.5, images=50).measured == {}
 
 
 def test_the_value_of_a_cell():

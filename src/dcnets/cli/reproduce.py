@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,7 @@ def reproduce(
     from dcnets.experiments.reproduce.lines import runs_in
     from dcnets.experiments.reproduce.local import Local
     from dcnets.experiments.reproduce.perform import Order
+    from dcnets.experiments.robustness.study import lines as study
     from dcnets.experiments.settings import Settings
 
     speak = reproducing.nothing if as_json else click.echo
@@ -104,18 +106,16 @@ def reproduce(
         order = Order(where.device, absolute(data_folder), settings, threads)
         folder = folder.absolute()
 
-        def planned() -> plans.Plan:
-            lines, torn = runs_in(results_file)
-            for told in torn:
-                click.echo(told, err=True)
+        def planned(tell: Callable[[str], None] = reproducing.nothing) -> plans.Plan:
+            (lines, torn), (attacks, also_torn) = runs_in(results_file), study.read(beside_file(results_file))
+            for told in (*torn, *also_torn):
+                tell(told)
             return plans.make(
-                cells, lines, seeds=seeds, folder=folder, arithmetic=where.arithmetic, scale=scale, precision=precision
-            )
+                cells, lines, attacks, seeds=seeds, folder=folder, arithmetic=where.arithmetic, scale=scale,
+                precision=precision, images=images,
+            )  # fmt: skip
 
-        def measured(plan: plans.Plan) -> reproduced.Measured:
-            return reproduced.under_attack(plan, beside_file(results_file), images)
-
-        plan = planned()
+        plan = planned(err)
         missing = plan.missing
         if not as_json:
             reproducing.plan(plan, cells)
@@ -128,7 +128,7 @@ def reproduce(
         speak(outlook.told)
         if dry_run:
             if as_json:
-                click.echo(json.dumps(reproduced.described(plan, outlook, measured(plan))))
+                click.echo(json.dumps(reproduced.described(plan, outlook)))
             return
         absent = reproducing.supplied(missing, data_folder, quiet=as_json or quiet)
         todo = {job: seconds for job, seconds in expected.items() if job not in absent}
@@ -139,13 +139,14 @@ def reproduce(
     finally:
         engine.close()
     failed = {**absent, **outcome.failed}
-    plan = planned()
     lanes = engine.lanes if engine_name == "local" else 1
-    weak = attack(plan, beside_file(results_file), data_folder, where.device, images, quiet=quiet or as_json, jobs=lanes)
+    weak = attack(
+        planned(), beside_file(results_file), data_folder, where.device, images, quiet=quiet or as_json, jobs=lanes
+    )
     if as_json:
-        click.echo(json.dumps(reproduced.described(plan, outlook, measured(plan), failed)))
+        click.echo(json.dumps(reproduced.described(planned(), outlook, failed)))
     else:
-        reproduced.numbers(plan, measured(plan))
+        reproduced.numbers(planned())
     if weak:
         raise Failure(f"{len(weak)} attacks failed: {'; '.join(dict.fromkeys(weak.values()))}; the same command tries again")
     if failed:
@@ -161,17 +162,17 @@ def attack(
     """Measure the accuracies under attack that have no line yet; what is told of those that fail."""
     from dcnets.experiments.reproduce import attacked
 
-    found = list(attacked.targets(plan))
-    if not found:
+    if not plan.unmeasured:
         return {}
     import torch
 
     from dcnets.cli import studying
 
     if device == "cuda" and not torch.cuda.is_available():
-        err(f"{len(found)} accuracies under attack are not measured: this machine has no GPU; dcnets study does it on one")
+        count = len(plan.unmeasured)
+        err(f"{count} accuracies under attack are not measured: this machine has no GPU; dcnets study does it on one")
         return {}
-    tasks, told = attacked.tasks(found, images)
+    tasks, told = attacked.tasks(plan, images)
     for each in told:
         err(each)
     return studying.carry_out(tasks, file, data_folder, torch.device(device), title="attacks", quiet=quiet, jobs=jobs)

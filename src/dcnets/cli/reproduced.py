@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,13 +12,9 @@ from dcnets.cli.output import show
 from dcnets.cli.reproducing import Outlook, described_other, printed
 from dcnets.experiments import paper
 from dcnets.experiments.paper import Cell, Published
-from dcnets.experiments.reproduce import attacked
+from dcnets.experiments.reproduce.job import Job
 from dcnets.experiments.reproduce.lines import Line, value
-from dcnets.experiments.reproduce.plan import Job, Plan
-from dcnets.experiments.robustness.study import lines as study
-
-Measured = Mapping[tuple[Cell, Job], float]
-"""The accuracy in percent under a cell's attack, of one run."""
+from dcnets.experiments.reproduce.plan import Plan
 
 
 def teller(plan: Plan) -> Callable[[Job, Line], str]:
@@ -38,29 +33,29 @@ def under(cell: Cell) -> bool:
     return cell.attack in ("fgsm", "bim")
 
 
-def numbers(plan: Plan, measured: Measured) -> None:
+def numbers(plan: Plan) -> None:
     """Each cell beside the paper's."""
     columns = ("table", "cell", "paper", "here", "runs")
     rows = []
     for cell, jobs in plan.cells.items():
-        came = values(cell, jobs, plan, measured)
+        came = values(cell, jobs, plan)
         rows.append((str(cell.table), cell.name, printed(cell.published), summary(came), str(len(came))))
     show(columns, rows, ("paper", "here", "runs"), cut=True)
     click.echo("in percent: top-1 error, of Table 6 top-5 error, of Tables 7 and 8 accuracy")
 
 
-def values(cell: Cell, jobs: Iterable[Job], plan: Plan, measured: Measured) -> list[Published]:
+def values(cell: Cell, jobs: Iterable[Job], plan: Plan) -> list[Published]:
     """A cell's numbers, those of the runs that are there."""
-    found = [number(cell, job, plan, measured) for job in jobs if job in plan.there]
+    found = [number(cell, job, plan) for job in jobs if job in plan.there]
     return [each for each in found if each is not None]
 
 
-def number(cell: Cell, job: Job, plan: Plan, measured: Measured) -> Published:
+def number(cell: Cell, job: Job, plan: Plan) -> Published:
     """A cell's number from one run: that of its line, or what was measured under attack; None where there is none yet."""
     if job not in plan.there:
         return None
     if under(cell) and plan.there[job]["top1_error"] != "N/C":
-        return measured.get((cell, job))
+        return plan.measured.get((cell, job))
     return "N/C" if under(cell) else value(cell, plan.there[job])
 
 
@@ -74,21 +69,12 @@ def summary(came: Sequence[Published]) -> str:
     return f"{statistics.fmean(held):.2f}{spread}{lost}"
 
 
-def under_attack(plan: Plan, file: Path, images: int | None) -> Measured:
-    """The accuracies under attack that are in a file, of each cell and run."""
-    lines, torn = study.read(file)
-    for told in torn:
-        click.echo(told, err=True)
-    found = {(each.cell, each.job): attacked.accuracy(each, each.maker, lines, images) for each in attacked.targets(plan)}
-    return {place: share for place, share in found.items() if share is not None}
-
-
 def reasons(failed: Mapping[Job, str]) -> str:
     """Why runs failed, each reason once."""
     return "; ".join(dict.fromkeys(failed.values()))
 
 
-def described(plan: Plan, outlook: Outlook, measured: Measured, failed: Mapping[Job, str] | None = None) -> dict[str, Any]:
+def described(plan: Plan, outlook: Outlook, failed: Mapping[Job, str] | None = None) -> dict[str, Any]:
     """The plan, and what came of it, as one JSON object."""
     missing = set(plan.missing)
     return {
@@ -98,7 +84,7 @@ def described(plan: Plan, outlook: Outlook, measured: Measured, failed: Mapping[
             {"table": cell.table, "metric": paper.TABLES[f"table{cell.table}"].metric, "cell": cell.name,
              "published": cell.published, "attack": cell.attack,
              "runs": [{"recipe": job.recipe.name, "seed": job.recipe.seed, "there": job not in missing,
-                       "value": number(cell, job, plan, measured)} for job in jobs]}
+                       "value": number(cell, job, plan)} for job in jobs]}
             for cell, jobs in plan.cells.items()
         ],
         "not_the_same": [described_other(other) for other in plan.others],

@@ -14,9 +14,10 @@ from dcnets.cli.train import spoken_time
 from dcnets.experiments.data.catalogue import STREAMS
 from dcnets.experiments.paper import Cell, Published
 from dcnets.experiments.reproduce import warmup
+from dcnets.experiments.reproduce.job import Job
 from dcnets.experiments.reproduce.perform import Order
 from dcnets.experiments.reproduce.place import Place
-from dcnets.experiments.reproduce.plan import Job, Other, Plan
+from dcnets.experiments.reproduce.plan import Other, Plan
 
 Tell = Callable[[str], None]
 MANY = 8
@@ -102,6 +103,8 @@ def outlook(plan: Plan, expected: Mapping[Job, float | None], lanes: int, where:
         told += f", in about {spoken_time(seconds or 0)} on {where.name}" + (f", {lanes} at once" if lanes > 1 else "")
     if len(known) < len(expected):
         told += f"; {len(expected) - len(known)} could not be measured, so that their time is not known"
+    if plan.unmeasured:
+        told += f"\n{len(plan.unmeasured)} accuracies under attack are then to be measured"
     if scale != 1:
         told += f"\nschedules × {scale:g}: these numbers are not the paper's"
     return Outlook(told, seconds, where.name, lanes)

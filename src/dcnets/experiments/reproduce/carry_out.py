@@ -13,11 +13,11 @@ from typing import Protocol
 
 from dcnets.experiments import results
 from dcnets.experiments.progress import Progress
+from dcnets.experiments.reproduce.job import Job
 from dcnets.experiments.reproduce.lines import Line, runs_in, unlike
 from dcnets.experiments.reproduce.overall import Overall
 from dcnets.experiments.reproduce.perform import Ended, Order
 from dcnets.experiments.reproduce.place import Place
-from dcnets.experiments.reproduce.plan import Job
 from dcnets.experiments.signals import StoppedError, Wish, watched
 
 LOOK = 0.5

@@ -1,9 +1,9 @@
-"""The lines of `results/` beside a run that is wanted: the same, or in what they differ."""
+"""The lines of `results/` beside a run or an accuracy that is wanted: the same, or in what they differ."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from dcnets.experiments import jsonlines
 from dcnets.experiments.fitting import differences
 from dcnets.experiments.paper import Cell, Published
 from dcnets.experiments.recipe import DEFAULTS, Recipe
+from dcnets.experiments.reproduce.job import Job, Target
 
 Line = Mapping[str, Any]
 
@@ -47,3 +48,24 @@ def value(cell: Cell, line: Line) -> Published:
     if cell.attack == "none" and isinstance(found, float | int):
         return round(100 - found, 3)
     return found
+
+
+def accuracy(target: Target, maker: Job, attacks: Sequence[Line], images: int | None) -> float | None:
+    """A target's accuracy in percent, on images made on one of its makers, from lines; None where it is not there."""
+    wanted = jsonlines.plain({"attack": target.trial.attack, **target.trial.settings()})
+    for line in attacks:
+        same = (line.get("dcnets"), line.get("first"), line.get("images")) == (dcnets.__version__, 0, target.count(images))
+        if not (same and ended(line, target.job)):
+            continue
+        for each in line.get("attacks", []):
+            made_on = line["makers"].get(each["made_on"])
+            own = ended(made_on, maker) if made_on else maker == target.job
+            if own and {name: each.get(name) for name in wanted} == wanted:
+                return round(100 * float(each["accuracy"]), 3)
+    return None
+
+
+def ended(line: Line, job: Job) -> bool:
+    """Whether what a line of attacks describes is a run's network, at its end."""
+    recipe = jsonlines.plain({**DEFAULTS, **line["recipe"]})
+    return bool(line["step"] == job.updates) and recipe == jsonlines.plain(dataclasses.asdict(job.recipe))

@@ -13,9 +13,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from dcnets.experiments.reproduce.job import Job
 from dcnets.experiments.reproduce.perform import Ended, Order, attempt
 from dcnets.experiments.reproduce.place import Place, here
-from dcnets.experiments.reproduce.plan import Job
 from dcnets.experiments.reproduce.sharing import adopt, shared_gpu, variables
 
 LOG = "log.txt"

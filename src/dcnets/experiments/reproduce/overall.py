@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from dcnets.experiments import jsonlines
 from dcnets.experiments.bar import Bar, clock
-from dcnets.experiments.reproduce.plan import Job
+from dcnets.experiments.reproduce.job import Job
 
 ENOUGH = 0.02
 """The share of the work after which the time left goes by what this command has done, and no longer by what it expected."""

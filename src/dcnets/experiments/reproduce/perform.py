@@ -15,8 +15,8 @@ import torch
 
 from dcnets.experiments import run as training
 from dcnets.experiments.distributed import Team
+from dcnets.experiments.reproduce.job import Job
 from dcnets.experiments.reproduce.lines import Line
-from dcnets.experiments.reproduce.plan import Job
 from dcnets.experiments.settings import Settings
 from dcnets.experiments.signals import StoppedError
 

@@ -1,4 +1,4 @@
-"""What is to run: the runs of some cells, less those that have their line in `results/`."""
+"""What is to run: the runs of some cells, less those that have their line in `results/` and whose networks nothing needs."""
 
 from __future__ import annotations
 
@@ -8,43 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dcnets.experiments import checkpoint, recipes
-from dcnets.experiments.data.catalogue import CATALOGUE
+from dcnets.experiments import recipes
 from dcnets.experiments.paper import Cell
 from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
 from dcnets.experiments.recipe import Recipe
-from dcnets.experiments.reproduce.lines import Line, origin, unlike
+from dcnets.experiments.reproduce.job import TRIALS, Job, Target
+from dcnets.experiments.reproduce.lines import Line, accuracy, origin, unlike
 from dcnets.experiments.scaling import scaled_name
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run, its recipe named, scaled and seeded, and its folder.
-
-    `start` is the folder of the run whose weights it begins with. A `kept` run is wanted for its network too, so that its
-    line is not enough.
-    """
-
-    recipe: Recipe
-    folder: Path
-    start: Path | None = None
-    kept: bool = False
-
-    @property
-    def title(self) -> str:
-        """The run in words."""
-        return f"{self.recipe.name}, seed {self.recipe.seed}"
-
-    @property
-    def updates(self) -> int:
-        """Updates of the whole run; a stream does not tell beforehand how many an epoch has, and counts as one."""
-        entry = CATALOGUE.get(self.recipe.data)
-        return self.recipe.length(entry.train // self.recipe.batch if entry else 1)
-
-    @property
-    def done(self) -> int:
-        """Updates whose outcome is in the folder."""
-        return max((checkpoint.step_of(path) for path in checkpoint.found(self.folder)), default=0)
 
 
 @dataclass(frozen=True)
@@ -57,47 +27,69 @@ class Other:
 
 @dataclass(frozen=True)
 class Plan:
-    """The runs of each cell, seed by seed; every run once; the lines that are there, and those that are not the same."""
+    """The runs of each cell, seed by seed; every run once; the lines that are there, and those that are not the same.
+
+    `measured` has the accuracies under attack, in percent, that are there; `unmeasured` is what has yet to be attacked,
+    which a network that did not converge never is.
+    """
 
     cells: dict[Cell, tuple[Job, ...]]
     jobs: tuple[Job, ...]
     there: dict[Job, Line]
     others: tuple[Other, ...]
+    measured: dict[tuple[Cell, Job], float]
+    unmeasured: tuple[Target, ...]
 
     @property
     def missing(self) -> list[Job]:
-        """The runs to do: without a line, or kept and without their network."""
-        return [job for job in self.jobs if job not in self.there or (job.kept and job.done < self.there[job]["steps"])]
+        """The runs to do: without a line, or with one but without their network, which an attack or another run needs."""
+        attacked = {each for target in self.unmeasured for each in (target.job, *target.makers)}
+        missing = {job for job in self.jobs if job not in self.there or (job in attacked and not self.at_hand(job))}
+        starts = {job.start for job in missing}
+        return [job for job in self.jobs if job in missing or (job.folder in starts and not self.at_hand(job))]
+
+    def at_hand(self, job: Job) -> bool:
+        """Whether a run's network, at its end, is in the folder."""
+        return job in self.there and job.done >= self.there[job]["steps"]
 
 
 def make(
-    cells: Iterable[Cell], lines: Sequence[Line], *, seeds: int, folder: Path, arithmetic: Callable[[Recipe], str],
-    scale: float = 1.0, precision: str = "auto", get: Callable[[str], Recipe] = recipes.get,
+    cells: Iterable[Cell], lines: Sequence[Line], attacks: Sequence[Line] = (), *, seeds: int, folder: Path,
+    arithmetic: Callable[[Recipe], str], scale: float = 1.0, precision: str = "auto", images: int | None = None,
+    get: Callable[[str], Recipe] = recipes.get,
 ) -> Plan:  # fmt: skip
-    """The plan of all cells that have a recipe, with seeds 0 … `seeds` − 1; runs that others begin with come first."""
+    """The plan of all cells that have a recipe, with seeds 0 … `seeds` − 1; runs that others begin with come first.
+
+    `lines` are those of runs, `attacks` those of attacks, which count if they are of the first `images` test images.
+    """
     jobs: dict[Recipe, Job] = {}
     known: dict[str, Recipe] = {}
 
-    def add(name: str, seed: int, *, kept: bool, start: Path | None = None) -> Recipe:
+    def add(name: str, seed: int, start: Job | None = None) -> Job:
         known[name] = get(name)
-        recipe = named(known[name], scale, seed, start).override({"precision": precision})
-        before = jobs.get(recipe)
-        jobs[recipe] = Job(recipe, folder_of(recipe, folder), start, kept or (before is not None and before.kept))
-        return recipe
+        origin = start.folder if start else None
+        recipe = named(known[name], scale, seed, origin).override({"precision": precision})
+        return jobs.setdefault(recipe, Job(recipe, folder_of(recipe, folder), origin))
 
-    runs: dict[Cell, list[Recipe]] = {}
+    runs: dict[Cell, list[Job]] = {}
+    targets: list[Target] = []
     for cell in cells:
         if cell.recipe is None:
             continue
         for seed in range(seeds):
-            start = folder_of(add(cell.start, seed, kept=True), folder) if cell.start else None
-            for substitute in filter(None, (cell.substitute, cell.beside)):
-                add(substitute, SUBSTITUTE_SEED, kept=True)
-            attacked = cell.attack in ("fgsm", "bim")
-            runs.setdefault(cell, []).append(add(cell.recipe, seed, kept=attacked, start=start))
+            start = add(cell.start, seed) if cell.start else None
+            maker, beside = (add(each, SUBSTITUTE_SEED) if each else None for each in (cell.substitute, cell.beside))
+            job = add(cell.recipe, seed, start)
+            runs.setdefault(cell, []).append(job)
+            if cell.attack in TRIALS:
+                targets.append(Target(cell, job, maker or job, beside))
     every = tuple(jobs.values())
     there, others = sorted_out(lines, every, arithmetic, known)
-    return Plan({cell: tuple(jobs[each] for each in found) for cell, found in runs.items()}, every, there, others)
+    found = {each: [accuracy(each, maker, attacks, images) for maker in each.makers] for each in targets}
+    measured = {(each.cell, each.job): shares[0] for each, shares in found.items() if shares[0] is not None}
+    lost = {job for job, line in there.items() if line["top1_error"] == "N/C"}
+    unmeasured = tuple(each for each, shares in found.items() if None in shares and not lost & {each.job, each.maker})
+    return Plan({cell: tuple(found) for cell, found in runs.items()}, every, there, others, measured, unmeasured)
 
 
 def named(recipe: Recipe, scale: float, seed: int, start: Path | None = None) -> Recipe:

@@ -6,10 +6,10 @@ import importlib
 import os
 from typing import Any
 
+from dcnets.experiments.reproduce.job import Job
 from dcnets.experiments.reproduce.local import GRACE
 from dcnets.experiments.reproduce.perform import Ended, Order, attempt
 from dcnets.experiments.reproduce.place import Place, here
-from dcnets.experiments.reproduce.plan import Job
 
 
 class Ray:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from dcnets.experiments.data.catalogue import CATALOGUE
 from dcnets.experiments.recipe import Recipe
+from dcnets.experiments.reproduce.job import Job
 from dcnets.experiments.reproduce.local import GRACE, PRELOADED, apart
 from dcnets.experiments.reproduce.perform import Order
-from dcnets.experiments.reproduce.plan import Job
 from dcnets.experiments.reproduce.sharing import variables
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import Any
 from dcnets.experiments import jsonlines, results
 from dcnets.experiments.data.catalogue import CATALOGUE
 from dcnets.experiments.recipe import Recipe
+from dcnets.experiments.reproduce.job import Job
 from dcnets.experiments.reproduce.mps import PIPES
 from dcnets.experiments.reproduce.perform import Order
-from dcnets.experiments.reproduce.plan import Job
 from dcnets.experiments.reproduce.sharing import variables
 from dcnets.experiments.reproduce.timing import Pace, timed
 
