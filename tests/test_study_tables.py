@@ -127,6 +127,18 @@ def test_the_transfer_matrix_has_a_row_for_each_maker():
     assert "each network attacks those of another seed, itself too" in markdown.tables(lines)
 
 
+def test_a_matrix_between_seeds_is_not_mixed_with_one_of_the_same_seed():
+    tanh = f"{PLAIN}-tanh-cosine"
+    shares = {(0, 0): 0.1, (1, 2): 0.5, (2, 1): 0.7}
+    lines = [
+        line("matrix", PLAIN, seed, makers=((tanh, its),), attacks=[exam(MAIN.bim, share, f"{tanh}-seed{its}")])
+        for (seed, its), share in shares.items()
+    ]
+    own = line("matrix", tanh, 1, makers=((tanh, 2),), attacks=[exam(MAIN.bim, 0.3, f"{tanh}-seed2")])
+    found = rows(markdown.tables([*lines, own]), "Transfer between natural networks")
+    assert found["TanhConv"] == ["60.0 ± 14.1", "30.0"]
+
+
 def test_a_matrix_of_one_seed_says_so():
     tanh = f"{PLAIN}-tanh-cosine"
     lines = [line("matrix", PLAIN, makers=((tanh, 0),), attacks=[exam(MAIN.bim, 0.1, f"{tanh}-seed0")])]

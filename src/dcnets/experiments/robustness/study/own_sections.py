@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dcnets.experiments.robustness import evidence
 from dcnets.experiments.robustness.curves import GRID
 from dcnets.experiments.robustness.setting import GREY, MAIN
-from dcnets.experiments.robustness.study.collected import Collected, rank_correlation, spread
+from dcnets.experiments.robustness.study.collected import Collected, Line, rank_correlation, spread
 from dcnets.experiments.robustness.study.rows import images_of, table
 from dcnets.experiments.robustness.study.tasks import TODAY
 from dcnets.experiments.robustness.study.words import words_for
@@ -69,14 +69,16 @@ def verdicts(found: Collected) -> Iterator[str]:
 
 
 def matrices(found: Collected) -> Iterator[str]:
-    """Operator to operator, for each kind of training."""
+    """Operator to operator, for each kind of training; where there are images of other seeds' networks, by those alone."""
+    crossed = between_seeds(found)
+    found, told = (crossed, "each network attacks those of another seed, itself too") if crossed.lines else (found, ALIKE)
     kinds: dict[str, dict[str, str]] = {}
     for stem in found.stems("matrix"):
         operator, training = spoken(found, "matrix", stem)
         kinds.setdefault(training, {})[operator] = stem
     for training, stems in kinds.items():
         yield f"### Transfer between {training} networks: {MAIN.bim}\n"
-        yield f"Accuracy in %; {'each network attacks those of another seed, itself too' if apart(found) else ALIKE}.\n"
+        yield f"Accuracy in %; {told}.\n"
         rows = [
             [made, *(spread(found.accuracies("matrix", tried, MAIN.bim, maker)) for tried in stems.values())]
             for made, maker in stems.items()
@@ -84,10 +86,15 @@ def matrices(found: Collected) -> Iterator[str]:
         yield table(["made on ↓, tried on →", *stems], rows, len(stems))
 
 
-def apart(found: Collected) -> bool:
-    """Whether images of the matrix were made on networks of other seeds than those that they are tried on."""
-    lines = [line for (part, _, _), some in found.lines.items() if part == "matrix" for line in some]
-    return all(maker["recipe"]["seed"] != line["recipe"]["seed"] for line in lines for maker in line["makers"].values())
+def between_seeds(found: Collected) -> Collected:
+    """The matrix without images that were made on a network of the same seed as the one that they are tried on."""
+
+    def others(line: Line) -> Line:
+        seeds = {name: maker["recipe"]["seed"] for name, maker in line["makers"].items()}
+        return {**line, "attacks": [each for each in line["attacks"] if seeds[each["made_on"]] != line["recipe"]["seed"]]}
+
+    matrix = {key: [others(line) for line in some] for key, some in found.lines.items() if key[0] == "matrix"}
+    return Collected(found.scale, lines={key: some for key, some in matrix.items() if any(line["attacks"] for line in some)})
 
 
 def curves(found: Collected) -> Iterator[str]:
