@@ -286,7 +286,7 @@ def test_a_run_that_diverges_says_so_and_exits_with_3():
         "--quiet",
     ]
     told = refused(3, *arguments)
-    assert told.startswith("diverged: the loss of update ")
+    assert told.startswith("did not converge: the loss of update ")
     assert told.endswith("; its line in results/runs.jsonl says N/C, its state is in here")
     assert results.read(Path("results/runs.jsonl"))[0]["top1_error"] == "N/C"
     again = call(*arguments)

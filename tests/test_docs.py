@@ -44,6 +44,15 @@ def test_the_tables_of_the_operator_page_are_where_they_are_written(operator_doc
         assert f"<!-- end {name} -->" in text
 
 
+def test_the_example_of_signals_shows_which_networks_of_table_2_have_none(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    pytest.importorskip("signal_strength").main(["--data-set", "mnist-subset", "--images", "4"])
+    rows = [row.strip("| ").split(" | ") for row in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows if row[-2] == "0e+00"] == ["LinearConv, sq. cosine", "SegConv, sq. cosine"]
+    assert len(rows) == 10
+    assert {row[-1] for row in rows if row[-2] == "0e+00"} == {"N/C"}
+
+
 def lines_of_the_project(folder):
     """The files of results/ as they are staged or committed, without what trials have appended since."""
     if not (ROOT / ".git").exists():

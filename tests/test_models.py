@@ -412,6 +412,19 @@ def test_a_gradient_reaches_every_parameter(name, options):
         assert parameter.grad.any(), parameter_name
 
 
+@pytest.mark.parametrize("magnitude", ["linear", "tanh", "segmented"])
+@pytest.mark.parametrize("angular", ["linear", "cosine", "square_cosine"])
+def test_without_batch_norm_the_signal_dies_just_where_the_paper_does_not_converge(magnitude, angular):
+    """Table 2: cos² of a random patch is near 0, and a magnitude in proportion to ‖x‖ hands that on, layer by layer."""
+    torch.manual_seed(0)
+    network = models.create("cnn9", num_classes=100, operator=f"{magnitude}-{angular}", batch_norm=False)
+    logits = network(images("cnn9"))
+    F.cross_entropy(logits, torch.arange(4)).backward()
+    dies = angular == "square_cosine" and magnitude != "tanh"
+    assert dies == (not logits.any())
+    assert dies == (not any(parameter.grad.any() for parameter in network.parameters()))
+
+
 def test_the_auxiliary_logits_come_in_training_only_and_reach_their_classifiers():
     network = narrow("googlenet", auxiliary=True)
     x = images("googlenet")

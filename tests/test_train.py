@@ -18,7 +18,7 @@ from dcnets import orthonormal_penalty
 from dcnets.decoupled import Decoupled
 from dcnets.experiments import checkpoint
 from dcnets.experiments.checkpoint import CheckpointError
-from dcnets.experiments.evaluate import evaluate
+from dcnets.experiments.evaluate import Scores, evaluate
 from dcnets.experiments.settings import Settings
 from dcnets.experiments.signals import StoppedError
 from dcnets.experiments.train import fit
@@ -305,6 +305,30 @@ def test_a_rate_far_too_high_diverges(digits):
     _, outcome = trained(digits, recipe, model=tiny_model(operator=False, batch_norm=False))
     assert "was not finite" in outcome.divergence
     assert outcome.steps < 200
+
+
+class Silent(nn.Module):
+    """Answers every image alike."""
+
+    def forward(self, x):
+        return 0 * x
+
+
+def test_a_run_that_ends_no_better_than_a_guess_has_not_converged(digits, tmp_path):
+    def run(folder=None, **changes):
+        silent = nn.Sequential(*tiny_model(), Silent())
+        return trained(digits, tiny_recipe(**changes), model=silent, folder=folder)[1]
+
+    outcome = run(tmp_path)
+    right = f"{outcome.scores.top1:.2%}"
+    assert outcome.divergence == f"after 24 updates {right} of the test images are right, as by a blind guess"
+    assert run(tmp_path).divergence == outcome.divergence  # and says so again
+    assert run(iterations=7).divergence is None  # less than an epoch says nothing
+
+
+@pytest.mark.parametrize(("right", "guessed"), [(100, True), (129, True), (130, False), (9900, False)])
+def test_a_guess_is_one_class_in_as_many_as_there_are(right, guessed):
+    assert Scores(right / 10_000, 0.05, 4.6, 10_000, 100).guessed == guessed
 
 
 # -- what it tells ---------------------------------------------------------------------------------------------------

@@ -82,7 +82,8 @@ def train(
     )  # fmt: skip
     if outcome.divergence:
         raise Failure(
-            f"diverged: {outcome.divergence}; its line in {results_file} says N/C, its state is in {folder}", DIVERGED
+            f"did not converge: {outcome.divergence}; its line in {results_file} says N/C, its state is in {folder}",
+            DIVERGED,
         )
     if leads():
         click.echo(summary(outcome, folder, results_file))

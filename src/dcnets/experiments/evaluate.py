@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -14,12 +15,19 @@ from dcnets.experiments.update import arithmetic
 
 @dataclass(frozen=True)
 class Scores:
-    """Shares of `count` images whose class was the first, or among the first five, and the mean cross-entropy."""
+    """Shares of `count` images whose class, one of `classes`, was the first, or among the first five; the mean loss."""
 
     top1: float
     top5: float
     loss: float
     count: int
+    classes: int
+
+    @property
+    def guessed(self) -> bool:
+        """Whether no more images were recognised than by blind guessing, three standard errors allowed for chance."""
+        guess = 1 / self.classes
+        return self.top1 <= guess + 3 * math.sqrt(guess * (1 - guess) / self.count)
 
 
 @torch.no_grad()
@@ -28,7 +36,7 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], precisi
     modes = {module: module.training for module in model.modules()}
     model.eval()
     totals: Tensor | None = None
-    count = 0
+    count = classes = 0
     try:
         for x, y in batches:
             with arithmetic(x.device, precision):
@@ -37,11 +45,11 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], precisi
             loss = F.cross_entropy(logits, y, reduction="sum")
             found = torch.stack([ranked[:, 0].sum(), ranked.sum(), loss.double()]).double()
             totals = found if totals is None else totals + found
-            count += len(y)
+            count, classes = count + len(y), logits.shape[1]
     finally:
         for module, mode in modes.items():
             module.training = mode
     if totals is None:
         raise ValueError("evaluate got no batches; is the test set empty?")
     top1, top5, loss_sum = totals.tolist()
-    return Scores(top1 / count, top5 / count, loss_sum / count, count)
+    return Scores(top1 / count, top5 / count, loss_sum / count, count, classes)

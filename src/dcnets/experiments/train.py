@@ -47,7 +47,7 @@ def fit(
 
     `test()` yields the test set in batches. With a `folder` the run writes metrics and checkpoints there, and goes on from
     the newest checkpoint if there is one. Ctrl-C or SIGTERM saves and raises `StoppedError`. A loss that is not finite ends
-    the run; `Outcome.divergence` then tells where.
+    the run; `Outcome.divergence` then tells where, and of a run that ended no better than a guess that it did.
     """
     with watched() as wish:
         training = Training(
@@ -108,6 +108,7 @@ class Training:
             divergence = divergence or self.walk(wish)
         if self.scores is None and self.test is not None and self.team.leads and divergence is None:
             self.scores = evaluate(self.model, self.test(), self.precision)  # the run had ended before
+        divergence = divergence or self.learned_nothing()
         updates = self.step - before
         return Outcome(self.recipe, self.step, self.scores, self.history, self.seconds, preparation, divergence, updates)
 
@@ -142,6 +143,12 @@ class Training:
             if stop and self.step < self.total:
                 raise StoppedError(wish.signal or 0, f"stopped after {self.step} of {self.total} updates; {self.where()}")
         return None
+
+    def learned_nothing(self) -> str | None:
+        """What is told of a run that had an epoch or more and ended where it began, with a finite loss; else None."""
+        if self.scores is None or not self.scores.guessed or self.step < self.source.batches:
+            return None
+        return f"after {self.step:,} updates {self.scores.top1:.2%} of the test images are right, as by a blind guess"
 
     def agreed(self, *wishes: bool) -> tuple[bool, ...]:
         """What any process wishes, asked now and then; a process alone need not ask."""
@@ -179,7 +186,7 @@ class Training:
         self.schedule.observe(row["loss"])
         if self.test is not None and self.team.leads:
             self.scores = evaluate(self.model, self.test(), self.precision)
-            row |= {f"test_{name}": value for name, value in asdict(self.scores).items() if name != "count"}
+            row |= {f"test_{name}": getattr(self.scores, name) for name in ("top1", "top5", "loss")}
             if not self.settings.quiet:
                 self.progress.note(told(row))
         self.team.wait()
