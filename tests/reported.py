@@ -31,12 +31,12 @@ def run_line(name, error=25.0, *, seed=0, scale=1.0, start=None, recipe=None, **
     } | more  # fmt: skip
 
 
-def attack_line(name, fgsm, bim, *, seed=0, substitute=None, images=10_000, **more):
+def attack_line(name, fgsm, bim, *, seed=0, scale=1.0, substitute=None, images=10_000, **more):
     """The line of a network under both attacks, on its own images or on those of a substitute; accuracies in percent."""
-    recipe = asdict(named(recipes.get(name), 1.0, seed))
+    recipe = asdict(named(recipes.get(name), scale, seed))
     makers = {}
     if substitute:
-        other = asdict(named(recipes.get(substitute), 1.0, SUBSTITUTE_SEED))
+        other = asdict(named(recipes.get(substitute), scale, SUBSTITUTE_SEED))
         makers["substitute"] = {"recipe": other, "step": other["iterations"]}
     attacks = [
         {

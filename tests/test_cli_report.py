@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 from command_line import SMALL, call, ok, refused
-from reported import curve_line, run_line
+from reported import attack_line, curve_line, run_line
 
 from dcnets.experiments.report.figures import NAMES
 
@@ -26,6 +26,7 @@ def place(tmp_path_factory):
     (folder / "results").mkdir()
     (folder / "results" / "runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     attacked = [curve_line(f"cifar10-cnn9_attack{operator}", (90, 40, 1)) for operator in ("", "-tanh-cosine")]
+    attacked.append(attack_line("cifar10-cnn9_attack", 6, 1, scale=0.25))
     (folder / "results" / "attacks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in attacked))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -45,7 +46,7 @@ def _there(place, monkeypatch):
 def test_the_report_is_one_page_and_markdown(place):
     shown = ok("report", "--markdown", "docs/results.md")
     assert "2 of the 132 cells that can be run are run, 3 runs in all: 2 agree with the paper, 0 do not." in shown
-    assert "The tables count runs of dcnets 0.1.0 in bfloat16, done on a GPU. 1 other line stands apart" in shown
+    assert "The tables count runs of dcnets 0.1.0 in bfloat16, done on a GPU. 2 other lines stand apart" in shown
     assert "the page is report/index.html, the Markdown docs/results.md" in shown
     assert "25.00 ± 0.71, 2 runs (paper 24.96) +0.04 ✓" in (place / "docs/results.md").read_text()
     text = (place / "report/index.html").read_text()
@@ -159,13 +160,13 @@ def test_a_checkpoint_that_cannot_be_read_is_told_and_the_rest_is_drawn(place, t
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        ([], 2, "error: missing N, one of 1, 2, 3, 4, 6, 7, curves, robustness, filters, radii; see dcnets figure --help"),
+        ([], 2, f"error: missing N, one of {', '.join(NAMES)}; see dcnets figure --help"),
         (
             ["5"],
             2,
             "error: Fig. 5 cannot be drawn: in the appendix; none of our sources shows it or has its caption",
         ),
-        (["9"], 2, "error: unknown figure '9'; choose one of 1, 2, 3, 4, 6, 7, curves, filters, radii, robustness"),
+        (["9"], 2, "error: unknown figure '9'; choose one of 1, 2, 3, 4, 6, 7, attacks, curves, filters, radii, robustness"),
         (["radi"], 2, "error: unknown figure 'radi'; did you mean 'radii'?"),
         (["2", "--out", "a.jpg"], 1, "error: a figure is one of .svg, .png, .pdf, got 'a.jpg'; name the file so"),
     ],

@@ -20,7 +20,7 @@ from dcnets.experiments.report.cells import Collected, Standard
 from dcnets.experiments.report.charts import Axis, Chart, Picture, Series, plain
 from dcnets.experiments.report.claims import rank_correlation
 from dcnets.experiments.report.collect import collect, read
-from dcnets.experiments.report.figures import NAMES, Sources, curves, networks, operators, picture, robustness
+from dcnets.experiments.report.figures import NAMES, Sources, attacks, curves, networks, operators, picture, robustness
 from dcnets.experiments.report.paper_claims import CLAIMS
 from dcnets.experiments.report.rule import RULE, TOLERANCE, judge, ours, runs, signed
 
@@ -420,6 +420,29 @@ def test_curves_are_means_over_seeds_with_their_reach():
     charts = curves.cnn9(of(run_line(SEG, 25.0), run_line(PLAIN, 26.0), run_line("cifar100-cnn9-no_relu", 38.0))).charts
     shown = [(chart.title, [(each.name, each.colour) for each in chart.series]) for chart in charts]
     assert shown == [("Cosine without ReLU", [("Baseline", 0)]), (WITH, [("Baseline", 0), ("SegConv", 5)])]
+
+
+def test_tables_7_and_8_are_drawn_beside_the_papers():
+    plain, tanh = "cifar10-cnn9_attack", "cifar10-cnn9_attack-tanh-cosine"
+    short = {"scale": 0.5}
+    runs = [run_line(plain, 20.0, **short), run_line(plain, 15.0, seed=1000, **short), run_line(tanh, 10.0, seed=1, **short)]
+    under = [attack_line(plain, 6, 1, images=500, **short), attack_line(tanh, 8, 2, images=500, seed=1, **short)]
+    assert attacks.tables(of(*runs)).missing == ("No network of Tables 7 and 8 is attacked yet.",)
+    made = attacks.tables(of(*runs, attacks=[*under, attack_line(tanh, 9, 3, images=500, seed=2, **short)]))
+    (chart,) = made.charts
+    assert (made.title[-15:], chart.title) == ("schedules × 0.5", "Table 7, white-box, natural")
+    found = {each.name: each for each in chart.series}
+    assert found["no attack, ours"].points == ((0, 80), (3, 90))  # the substitute is no target
+    assert found["BIM, ours"].points == ((0, 1), (3, 2), (3, 3))
+    assert found["FGSM, paper"].points == ((0, 18.82), (1, 43.64), (2, 50.47), (3, 52.6))
+    assert [each.kind for each in chart.series] == ["rings", "dots"] * 3
+    assert "FGSM: Baseline 6, TanhConv 8.5;" in chart.alt
+    whole = attacks.tables(of(*runs, attacks=[*under, attack_line(plain, 30, 20)]))
+    assert whole.title == "Tables 7 and 8 beside the paper’s"  # the longest schedule is shown, and no other
+    assert whole.charts[0].series[3].points == ((0, 30),)
+    assert whole.charts[0].series[1].points == ()
+    lines, papers = paper_lines()
+    assert len(attacks.tables(of(*lines, attacks=papers)).charts) == 4
 
 
 def test_accuracies_over_eps_are_means_over_seeds_of_what_was_trained_alike(tmp_path):

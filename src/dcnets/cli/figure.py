@@ -65,11 +65,11 @@ def runs_folder(given: Path | None) -> Path | None:
 def figure(
     name: str, out: Path | None, results_paths: tuple[Path, ...], runs: Path | None, data_folder: Path | None
 ) -> None:
-    """Draw figure N: 1, 2, 3, 4, 6 or 7 of the paper, curves (CNN-9's convergence), robustness (accuracy over ε), filters
-    or radii.
+    """Draw figure N: 1, 2, 3, 4, 6 or 7 of the paper, curves (CNN-9's convergence), attacks (Tables 7 and 8), robustness
+    (accuracy over ε), filters or radii.
 
-    2 and 3 are computed by the operators, 4, curves and robustness come from lines of results, the others from networks in a
-    folder of runs. Needs the extra demo.
+    2 and 3 are computed by the operators, 4, curves, attacks and robustness come from lines of results, the others from
+    networks in a folder of runs. Needs the extra demo.
     """
     folder = runs_folder(runs)
     from dcnets.experiments.plotting import check

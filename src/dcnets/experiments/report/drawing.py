@@ -14,6 +14,8 @@ from dcnets.experiments.report.charts import Axis, Chart, Image, Picture, Series
 
 BESIDE = 4
 """Panels in a row, at most."""
+FEW = 30
+"""Dots that are large enough to be looked at one by one."""
 LETTERS = 9
 """Letters to an inch, about."""
 
@@ -106,9 +108,10 @@ def mark(axes: Any, series: Series) -> None:
         for at in range(0, len(xs), 2):
             axes.plot(xs[at : at + 2], ys[at : at + 2], color=PALE, linewidth=1, zorder=1)
     elif series.kind == "rings":
-        axes.scatter(xs, ys, s=26, facecolors="none", edgecolors=colour, label=series.name, linewidths=1.1, zorder=3)
+        axes.scatter(xs, ys, s=48, facecolors="none", edgecolors=colour, label=series.name, linewidths=1.1, zorder=3)
     elif series.kind == "dots":
-        axes.scatter(xs, ys, s=10, color=colour, label=series.name, alpha=0.75, linewidths=0, zorder=3)
+        size = 30 if len(xs) < FEW else 10
+        axes.scatter(xs, ys, s=size, color=colour, label=series.name, alpha=0.75, linewidths=0, zorder=3)
         if series.sign and xs:
             middle = sum(xs) / len(xs), sum(ys) / len(ys)
             box = {"facecolor": "white", "edgecolor": colour, "boxstyle": "circle,pad=0.15", "alpha": 0.9}

@@ -93,7 +93,7 @@
       chart.series.forEach((series, number) => {
         const group = make("g", { "data-series": series.name, display: hidden.has(number) ? "none" : "inline" }, plot);
         if (series.kind === "dots") {
-          for (const [x, y] of series.points) make("circle", { cx: px(x).toFixed(1), cy: py(y).toFixed(1), r: width < 240 ? 1.9 : 2.6, style: `fill:${colour(series)}`, "fill-opacity": 0.75 }, group);
+          for (const [x, y] of series.points) make("circle", { cx: px(x).toFixed(1), cy: py(y).toFixed(1), r: series.points.length < 30 ? 3.6 : width < 240 ? 1.9 : 2.6, style: `fill:${colour(series)}`, "fill-opacity": 0.75 }, group);
         } else if (series.kind === "rings") {
           for (const [x, y] of series.points) make("circle", { cx: px(x).toFixed(1), cy: py(y).toFixed(1), r: 4.6, fill: "none", "stroke-width": 1.4, style: `stroke:${colour(series)}` }, group);
         } else if (series.kind === "arrows") {
@@ -173,10 +173,9 @@
       make("line", { class: "cursor", x1: px(near), x2: px(near), y1: margin.top, y2: height - margin.bottom }, svg);
       const values = [];
       for (const [series] of lines) {
-        const own = series.points.find(([x]) => x === near);
-        if (!own || own[1] === null) continue;
-        make("circle", { cx: px(near), cy: py(own[1]), r: 4, style: `fill:${colour(series)}` }, svg);
-        values.push(`${series.name} ${shown(own[1])}`);
+        const own = series.points.filter(([x, y]) => x === near && y !== null);
+        for (const [, y] of own) make("circle", { cx: px(near), cy: py(y), r: 4, style: `fill:${colour(series)}` }, svg);
+        if (own.length) values.push(`${series.name} ${own.map(([, y]) => shown(y)).join(", ")}`);
       }
       const tick = chart.x.ticks.find(([value]) => value === near);
       told.textContent = `${chart.x.label} ${tick ? tick[1] : shown(near)}: ${values.join(" · ")}`;

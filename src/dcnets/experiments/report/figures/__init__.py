@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from dcnets.experiments.report.cells import Collected
     from dcnets.experiments.report.charts import Picture
 
-NAMES = ("1", "2", "3", "4", "6", "7", "curves", "robustness", "filters", "radii")
-"""The paper's figures that can be drawn again, and four more."""
-FROM_LINES = ("4", "curves", "robustness")
+NAMES = ("1", "2", "3", "4", "6", "7", "curves", "attacks", "robustness", "filters", "radii")
+"""The paper's figures that can be drawn again, and five more."""
+FROM_LINES = ("4", "curves", "attacks", "robustness")
 """Those that are drawn from lines of results."""
 
 
@@ -28,7 +28,7 @@ class Sources:
 
 def picture(name: str, of: Sources) -> Picture:
     """A figure by its name."""
-    from dcnets.experiments.report.figures import curves, features, networks, operators, robustness
+    from dcnets.experiments.report.figures import attacks, curves, features, networks, operators, robustness
 
     made: dict[str, Callable[[], Picture]] = {
         "1": lambda: features.ordinary(of.runs, of.data),
@@ -38,6 +38,7 @@ def picture(name: str, of: Sources) -> Picture:
         "6": lambda: features.natural(of.runs, of.data),
         "7": lambda: features.adversarial(of.runs, of.data),
         "curves": lambda: curves.cnn9(of.lines),
+        "attacks": lambda: attacks.tables(of.lines),
         "robustness": lambda: robustness.curves(of.lines.attacked),
         "filters": lambda: networks.filters(of.runs),
         "radii": lambda: networks.radii(of.runs),

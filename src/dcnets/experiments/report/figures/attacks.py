@@ -1,0 +1,83 @@
+"""Tables 7 and 8 as a picture: the paper's accuracies beside ours, operator by operator."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+
+from dcnets.experiments.paper import TABLES, Published, Table
+from dcnets.experiments.report.cells import Collected, Result
+from dcnets.experiments.report.charts import Axis, Chart, Picture, Point, Series
+from dcnets.experiments.report.collect import MAKER
+from dcnets.experiments.robustness.setting import MAIN
+
+BOXES = {"table7": "white-box", "table8": "black-box"}
+TOLD = f"A ring is the paper’s number, a dot is one of our seeds: accuracy at {MAIN}; the paper does not tell its setting."
+Values = dict[int, float]
+"""Accuracies in percent, by seed."""
+
+
+def tables(found: Collected) -> Picture:
+    """A chart for each table and each training that has numbers."""
+    title, scale = "Tables 7 and 8 beside the paper’s", longest(found)
+    if scale is None:
+        return Picture("attacks", title, TOLD, missing=("No network of Tables 7 and 8 is attacked yet.",))
+    title += "" if scale == 1 else f", schedules × {scale:g}"
+    charts = []
+    for name, box in BOXES.items():
+        for training in dict.fromkeys(row.partition(", ")[0] for row in TABLES[name].rows):
+            made = chart(found, TABLES[name], box, training, scale)
+            charts += [made] if made else []
+    return Picture("attacks", title, TOLD, tuple(charts))
+
+
+def longest(found: Collected) -> float | None:
+    """The scale of the longest schedule whose networks were attacked; None where there are none."""
+    cells = [cell for name in BOXES for cell in TABLES[name].cells if cell.attack in ("fgsm", "bim")]
+    scales = {scale for cell in cells for scale in scales_of(found.results[cell])}
+    return max(scales, default=None)
+
+
+def scales_of(result: Result) -> set[float]:
+    """The scales of the schedules that a cell has numbers of."""
+    return {each.scale for each in result.asides} | ({1.0} if result.samples else set())
+
+
+def values(result: Result, scale: float) -> Values:
+    """A cell's numbers at a scale; whole schedules have those that count, shortened ones all but the substitutes'."""
+    if scale == 1:
+        return {each.seed: each.value for each in result.samples if isinstance(each.value, float | int)}
+    return {
+        int(each.line["recipe"].get("seed", 0)): each.value
+        for each in result.asides
+        if each.scale == scale and MAKER not in each.why and isinstance(each.value, float | int)
+    }
+
+
+def chart(found: Collected, table: Table, box: str, training: str, scale: float) -> Chart | None:
+    """One training of a table: for each attack rings and dots; None where nothing of it was attacked."""
+    series, told, attacked = [], [], False
+    rows = [row for row in table.rows if row.startswith(f"{training}, ")]
+    for colour, row in enumerate(rows):
+        results = [found.results[table.cell(row, column)] for column in table.columns]
+        came = [values(result, scale) for result in results]
+        name = row.removeprefix(f"{training}, ")
+        series.append(Series(f"{name}, paper", points([each.cell.published] for each in results), "rings", colour=colour))
+        series.append(Series(f"{name}, ours", points(each.values() for each in came), "dots", colour=colour))
+        means = [
+            f"{column} {statistics.fmean(own.values()):.3g}" for column, own in zip(table.columns, came, strict=True) if own
+        ]
+        told.append(f"{name}: {', '.join(means) or 'not yet run'}")
+        attacked |= name != "no attack" and bool(means)
+    if not attacked:
+        return None
+    title = f"Table {table.number}, {box}, {training.replace('Natural', 'natural')}"
+    places = Axis("operator", ticks=tuple((float(at), column) for at, column in enumerate(table.columns)),
+                  reach=(-0.5, len(table.columns) - 0.5))  # fmt: skip
+    alt = f"{title}: accuracy in percent beside the paper’s. Ours, {'; '.join(told)}"
+    return Chart(title, places, Axis("right, %", reach=(-2, 102)), tuple(series), alt)
+
+
+def points(columns: Iterable[Iterable[Published]]) -> tuple[Point, ...]:
+    """The numbers of each column at its place, but for N/C."""
+    return tuple((float(at), each) for at, own in enumerate(columns) for each in own if isinstance(each, float | int))
