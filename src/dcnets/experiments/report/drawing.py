@@ -15,7 +15,7 @@ from dcnets.experiments.report.charts import Axis, Chart, Image, Picture, Series
 BESIDE = 4
 """Panels in a row, at most."""
 FEW = 30
-"""Dots that are large enough to be looked at one by one."""
+"""Dots and rings below this number are drawn larger, to be looked at one by one."""
 LETTERS = 9
 """Letters to an inch, about."""
 
@@ -108,7 +108,8 @@ def mark(axes: Any, series: Series) -> None:
         for at in range(0, len(xs), 2):
             axes.plot(xs[at : at + 2], ys[at : at + 2], color=PALE, linewidth=1, zorder=1)
     elif series.kind == "rings":
-        axes.scatter(xs, ys, s=48, facecolors="none", edgecolors=colour, label=series.name, linewidths=1.1, zorder=3)
+        size = 48 if len(xs) < FEW else 26
+        axes.scatter(xs, ys, s=size, facecolors="none", edgecolors=colour, label=series.name, linewidths=1.1, zorder=3)
     elif series.kind == "dots":
         size = 30 if len(xs) < FEW else 10
         axes.scatter(xs, ys, s=size, color=colour, label=series.name, alpha=0.75, linewidths=0, zorder=3)
