@@ -21,16 +21,11 @@ def teller(plan: Plan) -> Callable[[Job, Line], str]:
     """What is said of a run that has ended: its cells, its number and the paper's."""
 
     def tell(job: Job, line: Line) -> str:
-        cells = [cell for cell, jobs in plan.cells.items() if job in jobs]
-        shown = [f"{printed(value(cell, line))} (paper {printed(cell.published)})" for cell in cells if not under(cell)]
+        cells = [cell for cell, jobs in plan.cells.items() if job in jobs and not cell.under_attack]
+        shown = [f"{printed(value(cell, line))} (paper {printed(cell.published)})" for cell in cells]
         return f"{job.title}: {', '.join(dict.fromkeys(shown)) or printed(line['top1_error'])}"
 
     return tell
-
-
-def under(cell: Cell) -> bool:
-    """Whether a cell is an accuracy under attack."""
-    return cell.attack in ("fgsm", "bim")
 
 
 def numbers(plan: Plan) -> None:
@@ -54,9 +49,9 @@ def number(cell: Cell, job: Job, plan: Plan) -> Published:
     """A cell's number from one run: that of its line, or what was measured under attack; None where there is none yet."""
     if job not in plan.there:
         return None
-    if under(cell) and plan.there[job]["top1_error"] != "N/C":
+    if cell.under_attack and plan.there[job]["top1_error"] != "N/C":
         return plan.measured.get((cell, job))
-    return "N/C" if under(cell) else value(cell, plan.there[job])
+    return "N/C" if cell.under_attack else value(cell, plan.there[job])
 
 
 def summary(came: Sequence[Published]) -> str:

@@ -38,6 +38,11 @@ class Cell:
         """The cell's name in its table, as `segconv/sq_cosine_without_relu`."""
         return f"{short(self.row)}/{short(self.column)}"
 
+    @property
+    def under_attack(self) -> bool:
+        """Whether it is an accuracy under attack, which takes more than a run."""
+        return self.attack not in (None, "none")
+
 
 @dataclass(frozen=True)
 class Table:

@@ -11,6 +11,7 @@ from dcnets.experiments.data.catalogue import CATALOGUE
 from dcnets.experiments.jsonlines import plain
 from dcnets.experiments.paper import Cell
 from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
+from dcnets.experiments.reproduce.job import TRIALS
 from dcnets.experiments.reproduce.lines import Line, origin
 from dcnets.experiments.robustness.setting import MAIN
 from dcnets.experiments.scaling import scale_of
@@ -42,7 +43,7 @@ def is_curve(line: Line) -> bool:
 
 def measured(cell: Cell, line: Line) -> Iterator[Measured]:
     """What a line says of a cell under attack, in the main setting and on images of the cell's maker."""
-    trial = {"fgsm": MAIN.fgsm, "bim": MAIN.bim}[str(cell.attack)]
+    trial = TRIALS[str(cell.attack)]
     wanted = plain({"attack": trial.attack, **trial.settings()})
     for each in line["attacks"]:
         if {name: each.get(name) for name in wanted} == wanted and made_on(cell, line, each):

@@ -81,7 +81,7 @@ def collect(found: Found) -> Collected:
     standard = commonest(cells, stems)
     results = {}
     for cell in cells:
-        near = (attacks if under_attack(cell) else stems).get(cell.recipe, []) if cell.recipe else []
+        near = (attacks if cell.under_attack else stems).get(cell.recipe, []) if cell.recipe else []
         results[cell] = result(cell, near, standard)
     wanted = {cell.recipe for cell in cells}
     elsewhere = tuple(line for stem, some in stems.items() if stem not in wanted for line in some)
@@ -127,14 +127,9 @@ def result(cell: Cell, lines: Iterable[Line], standard: Standard | None) -> Resu
     return Result(cell, tuple(samples[seed] for seed in sorted(samples)), tuple(asides))
 
 
-def under_attack(cell: Cell) -> bool:
-    """Whether a cell is an accuracy under attack."""
-    return cell.attack in ("fgsm", "bim")
-
-
 def numbers(cell: Cell, line: Line) -> list[tuple[float | str | None, tuple[str, ...]]]:
     """What a line says of a cell, and what it lacks to count."""
-    if under_attack(cell):
+    if cell.under_attack:
         return [(each.value, each.why) for each in measured(cell, line)]
     return [(value(cell, line), ())]
 
@@ -147,6 +142,6 @@ def reasons(cell: Cell, line: Line, standard: Standard | None) -> list[str]:
     why += [f"{name} {old!r}, not {new!r}" for name, (old, new) in unlike_cell(cell, line).items()]
     if standard is not None and own.version != standard.version:
         why.append(f"dcnets {own.version}")
-    if standard is not None and own.arithmetic != standard.arithmetic and not under_attack(cell):
+    if standard is not None and own.arithmetic != standard.arithmetic and not cell.under_attack:
         why.append(own.arithmetic)
     return why

@@ -42,7 +42,7 @@ def origin(name: str, known: Iterable[str]) -> str | None:
 
 def value(cell: Cell, line: Line) -> Published:
     """A cell's number in percent from its run's line; None where it takes more than the line: an attack."""
-    if cell.attack in ("fgsm", "bim"):
+    if cell.under_attack:
         return None
     found: Published = line["top5_error" if cell.table == 6 else "top1_error"]
     if cell.attack == "none" and isinstance(found, float | int):

@@ -12,7 +12,7 @@ from dcnets.experiments import recipes
 from dcnets.experiments.paper import Cell
 from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
 from dcnets.experiments.recipe import Recipe
-from dcnets.experiments.reproduce.job import TRIALS, Job, Target
+from dcnets.experiments.reproduce.job import Job, Target
 from dcnets.experiments.reproduce.lines import Line, accuracy, origin, unlike
 from dcnets.experiments.scaling import scaled_name
 
@@ -81,7 +81,7 @@ def make(
             maker, beside = (add(each, SUBSTITUTE_SEED) if each else None for each in (cell.substitute, cell.beside))
             job = add(cell.recipe, seed, start)
             runs.setdefault(cell, []).append(job)
-            if cell.attack in TRIALS:
+            if cell.under_attack:
                 targets.append(Target(cell, job, maker or job, beside))
     every = tuple(jobs.values())
     there, others = sorted_out(lines, every, arithmetic, known)

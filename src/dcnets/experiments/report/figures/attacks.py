@@ -33,7 +33,7 @@ def tables(found: Collected) -> Picture:
 
 def longest(found: Collected) -> float | None:
     """The scale of the longest schedule whose networks were attacked; None where there are none."""
-    cells = [cell for name in BOXES for cell in TABLES[name].cells if cell.attack in ("fgsm", "bim")]
+    cells = [cell for name in BOXES for cell in TABLES[name].cells if cell.under_attack]
     scales = {scale for cell in cells for scale in scales_of(found.results[cell])}
     return max(scales, default=None)
 
