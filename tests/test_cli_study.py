@@ -59,6 +59,14 @@ def test_a_whole_study(quick, runs):
     assert len(results.read(Path("results/attacks.jsonl"))) == 13
 
 
+def test_a_frozen_setting_outlives_the_networks_that_it_was_sought_with(quick, runs):
+    ok("study", runs / f"{DIGITS}-seed0", *SMALL, "--parts", "frozen", "--quiet")
+    ok("study", runs / f"{TANH}-seed0", *SMALL, "--parts", "frozen", "--quiet")
+    sought, own, other = results.read(Path("results/attacks.jsonl"))
+    assert [each["part"] for each in (sought, own, other)] == ["setting", "frozen", "frozen"]
+    assert [each["eps"] for each in other["attacks"]] == [each["eps"] for each in own["attacks"]]
+
+
 def test_parts_and_a_dry_run(quick, runs):
     told = call("study", runs, *SMALL, "--parts", "lipschitz,frozen", "--dry-run")
     assert told.stdout == "3 networks, 2 measurements to do\n"  # the setting is not sought yet

@@ -260,10 +260,12 @@ def test_a_setting_is_sought_on_the_other_half_and_frozen(found, arena, tmp_path
     assert chosen == nearest(accuracies)
     assert (written["levels"], written["rule"]) == (chosen.levels, chosen.rule)
     assert written["published"] == [18.82, 8.67]
-    assert lines.frozen_in([written], baselines[1]) == chosen
-    assert lines.frozen_in([written], named(found, f"{TANH}-seed0")) is None
+    assert lines.frozen_in([written], baselines[1].family) == chosen
+    assert lines.frozen_in([written], named(found, f"{TANH}-seed0").family) == chosen  # the operators' is the baseline's
+    data, network, _ = baselines[0].family
+    assert lines.frozen_in([written], (data, network, 0.5)) is None
     later = written | {"levels": 99}
-    assert lines.frozen_in([written, later], baselines[0]) == chosen  # the first one stays
+    assert lines.frozen_in([written, later], baselines[0].family) == chosen  # the first one stays
     assert work.missing([small("tables", found, arena)], [written]) != []  # it is no measurement of a network
 
 

@@ -104,16 +104,14 @@ def study(
 
 
 def settled(networks: list[Network], arena: Arena, file: Path, *, search: bool) -> dict[tuple[str, str, float], Setting]:
-    """The frozen setting of each family that has a baseline: that of its line, or one that is sought now."""
+    """The frozen setting of each family that has one: that of its line, or one that is sought now with its baselines."""
     from dcnets.experiments.robustness.study import lines, work
 
-    found = {}
+    found, there = {}, lines.read(file)[0]
     for family in dict.fromkeys(each.family for each in networks):
+        known = lines.frozen_in(there, family)
         baselines = [each for each in networks if each.baseline and each.family == family]
-        if not baselines:
-            continue
-        known = lines.frozen_in(lines.read(file)[0], baselines[0])
-        if known is None and search:
+        if known is None and baselines and search:
             click.echo("looking for the setting under which the baseline is nearest to the paper's", err=True)
             known = work.seek(baselines, arena, file, lambda text: click.echo(text, err=True))
         if known:

@@ -15,7 +15,7 @@ from dcnets.experiments.recipe import DEFAULTS
 from dcnets.experiments.robustness.accuracy import Withstood
 from dcnets.experiments.robustness.setting import GRID, Setting, distance, published
 from dcnets.experiments.robustness.study.arena import Span
-from dcnets.experiments.robustness.study.networks import Network
+from dcnets.experiments.robustness.study.networks import Network, family_of
 from dcnets.experiments.robustness.study.tasks import Exam, Task
 
 Line = Mapping[str, Any]
@@ -131,9 +131,9 @@ def setting_line(
     }  # fmt: skip
 
 
-def frozen_in(lines: Iterable[Line], baseline: Network) -> Setting | None:
-    """The setting that was frozen for a baseline of any seed: the first that was found stays."""
+def frozen_in(lines: Iterable[Line], family: tuple[str, str, float]) -> Setting | None:
+    """The setting that was frozen with the baselines of a family: the first that was found stays."""
     for line in lines:
-        if line["part"] == "setting" and line["recipe"]["name"] == baseline.recipe.name:
+        if line["part"] == "setting" and family_of(line["recipe"]) == family:
             return next((each for each in GRID if (each.levels, each.rule) == (line["levels"], line["rule"])), None)
     return None

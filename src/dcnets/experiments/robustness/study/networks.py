@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dcnets.experiments import checkpoint
 from dcnets.experiments.data.catalogue import CATALOGUE
@@ -33,8 +34,8 @@ class Network:
 
     @property
     def family(self) -> tuple[str, str, float]:
-        """Data set, network and scale of the schedule: what networks have to share to be compared."""
-        return self.recipe.data, self.recipe.network, scale_of(self.recipe.name)
+        """What networks have to share to be compared."""
+        return family_of(vars(self.recipe))
 
     @property
     def training(self) -> str:
@@ -56,6 +57,11 @@ class Network:
         """Whether it is the ordinary, naturally trained network of the paper's tables: the setting is sought with those."""
         other = self.recipe.operator or self.variant or self.recipe.adversary or self.substitute
         return self.family[:2] == PAPERS and not other
+
+
+def family_of(recipe: Mapping[str, Any]) -> tuple[str, str, float]:
+    """Data set, network and scale of the schedule of a recipe's fields."""
+    return recipe["data"], recipe["network"], scale_of(recipe["name"])
 
 
 def trained(paths: Sequence[Path]) -> tuple[list[Network], list[str]]:
