@@ -10,6 +10,7 @@ from dcnets.experiments.robustness.setting import GRID as SETTINGS
 from dcnets.experiments.robustness.setting import MAIN, Setting
 from dcnets.experiments.robustness.study import markdown
 from dcnets.experiments.robustness.study.collected import collect, rank_correlation, ranks, spread
+from dcnets.experiments.robustness.study.own_sections import correlated
 
 PLAIN = "cifar10-cnn9_attack"
 FROZEN = Setting(3, "5 steps of ε/5")
@@ -173,6 +174,17 @@ def test_curves_slopes_and_their_rank_correlation():
     assert found["constant"] == found["slope"] == ["-1.00", "-1.00"]
     assert found["margin/slope · 255"] == ["1.00", "1.00"]
     assert "over these 3 networks" in text
+    assert "natural ones among them" not in text  # they are all
+
+
+def test_slopes_of_natural_networks_are_also_compared_among_themselves():
+    constants = {PLAIN: 100.0, f"{PLAIN}-sphere-cosine": 101.0, f"{PLAIN}-ball-cosine": 102.0, f"{PLAIN}-fgsm": 1.0}
+    lines = [curve(name, 0.6 + at / 10) for at, name in enumerate(constants)]
+    lines += [steep(name, constant) for name, constant in constants.items()]
+    every, natural = markdown.tables(lines).split("over the 3 natural ones among them")
+    assert "over these 4 networks" in every
+    assert rows(every, "Lipschitz")["constant"] == ["-0.20", "-0.20"]
+    assert rows(f"### Natural{natural}", "Natural")["constant"] == ["1.00", "1.00"]
 
 
 def test_the_last_of_equal_lines_counts_and_scales_do_not_mix():
@@ -193,3 +205,5 @@ def test_spreads_and_ranks():
     assert rank_correlation([1, 2, 3, 4], [10, 30, 20, 40]) == pytest.approx(0.8)
     assert rank_correlation([1, 2, 3], [5, 5, 5]) is None
     assert rank_correlation([1, 2], [1, 2]) is None
+    assert (correlated([1, 2, 3], [1, 3, 2]), correlated([1, 2], [1, 2])) == ("0.50", "–")
+    assert correlated(range(14), [10, 6, 7, 2, 12, 9, 0, 1, 4, 5, 11, 13, 8, 3]) == "0.00"  # -0.0022, without its sign

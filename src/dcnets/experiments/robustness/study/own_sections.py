@@ -121,7 +121,8 @@ def slopes(found: Collected) -> Iterator[str]:
         "Medians over images: the largest ‖Δz‖₁/‖Δx‖∞ found within ε = 8/255 (a lower bound), the margin's slope, and "
         "margin/slope in grey levels; beside them the accuracy in % under BIM.\n"
     )
-    rows, points = [], []
+    rows: list[list[str]] = []
+    points: dict[bool, list[list[float]]] = {True: [], False: []}  # trained as usual or not
     near, far = MAIN.bim.at(NEAR), MAIN.bim
     for stem in stems:
         own = {
@@ -133,18 +134,22 @@ def slopes(found: Collected) -> Iterator[str]:
         rows.append([*spoken(found, "lipschitz", stem), *(spread(own[name], 2 if name == "reach" else 0) for name in own),
                      *map(spread, under)])  # fmt: skip
         if all(under):
-            points.append([statistics.fmean(values) for values in (*own.values(), *under)])
+            natural = rows[-1][1].startswith("natural")
+            points[natural].append([statistics.fmean(values) for values in (*own.values(), *under)])
     heads = ["constant", "slope", "margin/slope · 255", *(f"BIM, ε = {eps_told(trial.eps)}" for trial in (near, far))]
     yield table(["network", "training", *heads], rows, len(heads))
-    yield f"Rank correlation (Spearman) over these {len(points)} networks, means over seeds:\n"
-    columns = list(zip(*points, strict=True)) or [()] * len(heads)
-    yield table(
-        ["", *heads[3:]],
-        [[head, *(correlated(columns[at], columns[under]) for under in (3, 4))] for at, head in enumerate(heads[:3])], 2,
-    )  # fmt: skip
+    every = [*points[True], *points[False]]
+    groups = {f"these {len(every)} networks": every, f"the {len(points[True])} natural ones among them": points[True]}
+    for told, some in groups.items() if all(points.values()) else [*groups.items()][:1]:
+        yield f"Rank correlation (Spearman) over {told}, means over seeds:\n"
+        columns = list(zip(*some, strict=True)) or [()] * len(heads)
+        yield table(
+            ["", *heads[3:]],
+            [[head, *(correlated(columns[at], columns[under]) for under in (3, 4))] for at, head in enumerate(heads[:3])], 2,
+        )  # fmt: skip
 
 
 def correlated(one: Sequence[float], other: Sequence[float]) -> str:
     """A rank correlation, or a dash."""
     found = rank_correlation(one, other)
-    return "–" if found is None else f"{found:.2f}"
+    return "–" if found is None else f"{found:z.2f}"
