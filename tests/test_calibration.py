@@ -305,3 +305,20 @@ def test_a_network_without_decoupled_layers_has_its_batch_norm_estimated():
     model = nn.Sequential(nn.BatchNorm2d(3))
     calibrate(model, BATCHES)
     torch.testing.assert_close(model[0].running_mean, torch.stack(BATCHES).mean((0, 1, 3, 4)), rtol=1e-4, atol=1e-6)
+
+
+class Naming(nn.Module):
+    """A network that calls its layer by keyword."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = DecoupledConv2d(3, 4, 3, radius="absolute")
+
+    def forward(self, x):
+        return self.layer(input=x)
+
+
+def test_a_layer_that_is_called_by_keyword_is_calibrated_too():
+    model, x = Naming(), torch.randn(4, 3, 6, 6)
+    calibrate(model, [x])
+    torch.testing.assert_close(model.layer.rho, model.layer.mean_patch_norm(x).expand(4))

@@ -22,6 +22,7 @@ from dcnets import (
     pretrained_select,
     to_plain,
 )
+from dcnets.conversion import OPERATORS_OWN
 from dcnets.decoupled import Decoupled
 
 TWINS = {
@@ -381,12 +382,28 @@ def test_attributes_tensors_and_modules_that_a_user_added_survive():
     assert type(model[0].after) is DecoupledConv2d
 
 
-def test_an_attribute_with_a_name_of_the_operator_does_not_hide_the_operators_own():
-    conv = nn.Conv2d(3, 4, 3)
-    conv.alpha = "mine"
-    layer, _ = convert(conv, learn=("alpha",))
-    assert isinstance(layer.alpha, nn.Parameter)
-    assert layer(torch.randn(2, 3, 5, 5)).isfinite().all()
+def test_a_layer_whose_own_attribute_has_a_name_of_the_operators_is_left_as_it_is():
+    model = small()
+    model[0].alpha = "mine"
+    model[3].register_buffer("h", torch.ones(1))
+    _, report = convert(model)
+    assert [(name, reason.split(",")[0]) for name, _, reason in report.skipped if name in "03"] == [
+        ("0", "has an attribute 'alpha' of its own"),
+        ("3", "has an attribute 'h' of its own"),
+    ]
+    assert type(model[0]) is nn.Conv2d
+    assert model[0].alpha == "mine"
+
+
+@pytest.mark.parametrize("options", [{}, {"learn": ("radius", "alpha")}, {"magnitude": "piecewise", "angular": "piecewise"},
+    {"magnitude": "segmented", "angular": "sigmoid", "learn": ("radius", "alpha", "beta", "k"), "sync": True},
+    {"magnitude": "sphere", "angular": "power_cosine", "learn": ("p",)}])  # fmt: skip
+def test_all_that_a_decoupled_layer_has_beside_an_ordinary_one_is_known_as_the_operators_own(options):
+    ordinary, ours = (
+        {*vars(layer), *layer._parameters, *layer._buffers, *layer._modules}
+        for layer in (nn.Conv2d(3, 4, 3), DecoupledConv2d(3, 4, 3, bias=True, **options))
+    )
+    assert ours - ordinary <= OPERATORS_OWN
 
 
 def test_the_random_numbers_that_follow_are_the_same_as_without_conversion():

@@ -386,3 +386,25 @@ def test_the_copy_moves_to_another_dtype():
     frozen = freeze(network())
     x = torch.randn(3, 3, 8, 8)
     assert error(copy.deepcopy(frozen).double()(x.double()), frozen(x)) < 1e-6
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("options", [{}, {"radius_per": "layer"}, {"magnitude": "segmented", "weighting": "separate"}])
+def test_a_frozen_network_takes_channels_last(options, groups):
+    layer = DecoupledConv2d(4, 6, 3, padding=1, groups=groups, **options).eval()
+    x = torch.randn(2, 4, 5, 5)
+    frozen = freeze(layer).to(memory_format=torch.channels_last)
+    y = frozen(x.to(memory_format=torch.channels_last))
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(y, layer(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_frozen_network_keeps_its_radii_in_float32_when_it_is_halved(dtype):
+    layer = DecoupledConv2d(4, 6, 3).eval()
+    layer.running_norm.fill_(4e5)  # beyond float16
+    frozen = freeze(layer).to(dtype)
+    assert frozen.weight.dtype == dtype
+    assert frozen.value_rho.dtype == torch.float32
+    torch.testing.assert_close(frozen.value_rho, torch.full((6,), 4e5))
+    assert frozen.double().value_rho.dtype == torch.float64

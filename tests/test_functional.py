@@ -15,7 +15,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional as F
 
 import dcnets
-from dcnets import DecoupledConv2d, Operator
+from dcnets import DecoupledConv2d, Operator, dispatch
 from dcnets.functional import (
     backend,
     decoupled_conv1d,
@@ -345,8 +345,9 @@ def test_a_linear_layer_takes_one_row_alone():
 def test_groups_are_separate_layers(operator, path):
     x, weight = torch.randn(2, 6, 5, 5, dtype=torch.float64), torch.randn(6, 2, 3, 3, dtype=torch.float64)
     rho = torch.rand(6, dtype=torch.float64) + 0.5
+    measure = {} if "absolute" in operator else {"mean_norm": 2.0}
     with backend(path):
-        whole = decoupled_conv2d(x, weight, operator, padding=1, groups=3, rho=rho, mean_norm=2.0)
+        whole = decoupled_conv2d(x, weight, operator, padding=1, groups=3, rho=rho, **measure)
         parts = [
             decoupled_conv2d(
                 x[:, 2 * i : 2 * i + 2],
@@ -354,7 +355,7 @@ def test_groups_are_separate_layers(operator, path):
                 operator,
                 padding=1,
                 rho=rho[2 * i : 2 * i + 2],
-                mean_norm=2.0,
+                **measure,
             )
             for i in range(3)
         ]
@@ -749,3 +750,42 @@ def test_a_layer_hands_its_tensors_to_the_functional_form(x):
         x, layer.weight, "segmented-sigmoid-separate", layer.bias, 2, 1, rho=0.7, alpha=1.2, beta=0.3, k=0.4
     )
     assert error(found, expected) < EXACT
+
+
+@pytest.mark.parametrize("operator", ["linear-cosine", "tanh(radius=absolute)-cosine"])
+def test_a_mean_norm_where_no_radius_is_relative_is_refused(operator):
+    x, weight = torch.randn(2, 3, 5, 5), torch.randn(4, 3, 3, 3)
+    with pytest.raises(ValueError, match="takes no mean_norm; leave it out"):
+        decoupled_conv2d(x, weight, operator, mean_norm=2.0)
+    with pytest.raises(ValueError, match="mean_norm must be above 0, got -2"):
+        decoupled_conv2d(x, weight, "tanh-cosine", mean_norm=-2.0)
+
+
+def test_a_bias_in_the_operators_place_is_refused():
+    x, weight = torch.randn(2, 3, 5, 5), torch.randn(4, 3, 3, 3)
+    with pytest.raises(TypeError, match=r"operator is a dcnets\.Operator or its text, such as 'tanh-cosine', got Tensor"):
+        decoupled_conv2d(x, weight, torch.zeros(4))
+
+
+def test_filters_that_cannot_be_split_into_groups_are_refused():
+    with pytest.raises(ValueError, match="cannot be split into groups=2"):
+        decoupled_conv2d(torch.randn(2, 6, 5, 5), torch.randn(3, 3, 3, 3), "tanh-cosine", groups=2)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_an_input_smaller_than_a_window_is_refused_with_both_sizes(path):
+    x, weight = torch.randn(2, 3, 4, 9), torch.randn(4, 3, 3, 3)
+    with backend(path):
+        assert decoupled_conv2d(x, weight, "tanh-cosine", padding=(1, 0), dilation=2).shape == (2, 4, 2, 5)
+        with pytest.raises(ValueError, match=r"\(4, 9\) positions, padding included, is smaller than a window of \(5, 5\)"):
+            decoupled_conv2d(x, weight, "tanh-cosine", dilation=2)
+
+
+def test_a_backend_can_be_entered_again():
+    again = backend("reference")
+    seen = []
+    for _ in range(2):
+        with again:
+            seen.append(dispatch._backend)
+        seen.append(dispatch._backend)
+    assert seen == ["reference", "auto"] * 2

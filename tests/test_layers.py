@@ -1,12 +1,14 @@
 """The layers: torch's signatures and checkpoints, the operator's own tensors, and tools that must leave them alone."""
 
 import copy
+import inspect
 import io
 import pickle
 import subprocess
 import sys
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -19,6 +21,8 @@ from dcnets import (
     DecoupledConvTranspose2d,
     DecoupledLinear,
 )
+from dcnets.losses import NormalisedClassifier
+from dcnets.margins import MarginHead
 
 EPS = 1e-4
 TWINS = {
@@ -160,6 +164,68 @@ def test_the_keywords_of_torch_are_accepted_by_name(kind, arguments, shape):
     layer = kind(**dict(zip(names, arguments, strict=True)), bias=True, device="cpu", dtype=torch.float64)
     assert layer.bias.shape == (6,)
     assert layer(torch.randn(shape, dtype=torch.float64)).dtype == torch.float64
+
+
+@pytest.mark.parametrize(("kind", "arguments", "shape"), SMALL)
+def test_the_input_can_be_named_as_in_torch(kind, arguments, shape):
+    layer, x = kind(*arguments).eval(), torch.randn(shape)
+    torch.testing.assert_close(layer(input=x), layer(x), rtol=0, atol=0)
+    frozen = dcnets.freeze(layer)
+    torch.testing.assert_close(frozen(input=x), frozen(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("kind", "arguments", "shape"), SMALL)
+def test_an_operator_can_stand_for_its_parts(kind, arguments, shape):
+    layer = kind(*arguments, operator="segmented(beta=0.3)-sigmoid-linear", learn=("k",))
+    parts = {"magnitude": "segmented", "beta": 0.3, "angular": "sigmoid", "weighting": "linear"}
+    assert layer.operator == kind(*arguments, **parts).operator
+    torch.testing.assert_close(layer.k, torch.full((6,), 0.75))
+    with pytest.raises(TypeError, match="operator='tanh-cosine' and beta as well"):
+        kind(*arguments, operator="tanh-cosine", beta=0.3)
+
+
+def test_sizes_can_be_numbers_of_numpy():
+    layer = DecoupledConv2d(4, 6, np.int64(3), stride=np.int32(2))
+    assert (layer.kernel_size, layer.stride) == ((3, 3), (2, 2))
+
+
+@pytest.mark.parametrize(("name", "least", "value"), [("stride", 1, 0), ("dilation", 1, (1, 0)), ("padding", 0, -1)])
+def test_a_size_that_no_window_has_is_refused(name, least, value):
+    with pytest.raises(ValueError, match=f"{name} is {least} or more"):
+        DecoupledConv2d(4, 6, 3, **{name: value})
+
+
+class Passing(DecoupledConv2d):
+    def __init__(self, *args, **keywords):
+        super().__init__(*args, **keywords)
+
+
+class Square(DecoupledConv2d):
+    def __init__(self, channels):
+        super().__init__(channels, channels, 3, magnitude="ball")
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown", "hidden"),
+    [
+        (DecoupledConv2d, {"in_channels", "bias", "magnitude", "operator", "sync"}, {"options"}),
+        (Passing, {"args", "magnitude", "operator", "sync"}, {"keywords"}),
+        (Square, {"channels"}, {"magnitude", "operator"}),
+        (NormalisedClassifier, {"in_features", "magnitude", "eps"}, {"angular", "weighting", "learn", "bias"}),
+        (MarginHead, {"margin", "magnitude", "eps"}, {"angular", "weighting", "learn", "bias"}),
+    ],
+)
+def test_a_signature_shows_what_a_constructor_takes_and_no_more(kind, shown, hidden):
+    parameters = set(inspect.signature(kind).parameters)
+    assert shown <= parameters
+    assert not hidden & parameters
+
+
+def test_subclasses_of_all_kinds_can_be_made():
+    assert Passing(4, 6, 3, magnitude="ball").operator.magnitude == "ball"
+    assert Square(4).operator.magnitude == "ball"
+    with pytest.raises(TypeError, match="Passing got an unknown keyword 'magnitud'; did you mean 'magnitude'"):
+        Passing(4, 6, 3, magnitud="ball")
 
 
 def test_a_layer_has_no_bias_unless_asked():
@@ -675,6 +741,25 @@ def test_a_checkpoint_that_lacks_the_weight_or_has_more_is_still_refused():
         layer.load_state_dict(nn.Conv2d(5, 6, 3, bias=False).state_dict())
 
 
+@pytest.mark.parametrize("checkpoint", [{}, {"1.bias": torch.zeros(6)}, {"module.0.weight": torch.zeros(6, 4, 3, 3)}])
+def test_a_checkpoint_without_the_layers_weight_changes_nothing_of_the_layer(checkpoint):
+    model = nn.Sequential(DecoupledConv2d(4, 6, 3, **MANY), nn.BatchNorm2d(6))
+    disturb(model[0])
+    before = copy.deepcopy(model[0].state_dict())
+    missing = model.load_state_dict(checkpoint, strict=False).missing_keys
+    assert_same_state(model[0].state_dict(), before)
+    assert {f"0.{name}" for name in before} <= set(missing)
+
+
+def test_a_checkpoint_of_a_parametrised_twin_loads_strictly_too():
+    twin = nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 6, 3, bias=False))
+    layer = nn.utils.parametrizations.weight_norm(DecoupledConv2d(4, 6, 3))
+    layer.set_radius(3.0)
+    layer.load_state_dict(twin.state_dict(), strict=True)
+    torch.testing.assert_close(layer.rho, torch.ones(6))
+    torch.testing.assert_close(layer.weight, twin.weight)
+
+
 @pytest.mark.parametrize("options", [MANY, {"magnitude": "piecewise", "angular": "piecewise"}])
 @pytest.mark.parametrize(("kind", "arguments", "shape"), SMALL)
 def test_a_state_dict_goes_around_through_a_file_without_pickled_code(kind, arguments, shape, options):
@@ -755,6 +840,10 @@ def test_double_takes_the_running_norm_along():
         ({}, "operator=tanh-cosine, learn=('radius',)"),
         ({"magnitude": "segmented", "beta": 0.3, "angular": "square_cosine"}, "operator=segmented(beta=0.3)-square_cosine"),
         ({"magnitude": "linear", "weighting": "linear"}, "operator=linear-cosine-linear"),
+        (
+            {"radius_init": 2.0, "radius_per": "layer"},
+            "operator=tanh-cosine, learn=('radius',), radius_init=2.0, radius_per=layer",
+        ),
     ],
 )
 def test_repr_shows_what_torch_shows_and_the_operator(options, shown):

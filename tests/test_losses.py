@@ -565,3 +565,9 @@ def test_a_head_learns_digits_and_brings_them_nearer_to_their_class_than_without
     _, without = train_on(digits, MarginHead(16, 10, name, m=NO_MARGIN[name]))
     assert accuracy > 0.93
     assert cosine > without + 0.02
+
+
+@pytest.mark.parametrize("learn_scale", [False, True])
+def test_the_plain_weight_of_a_classifier_gives_its_logits(learn_scale):
+    head, x = NormalisedClassifier(FEATURES, CLASSES, scale=3.0, learn_scale=learn_scale), torch.randn(7, FEATURES)
+    torch.testing.assert_close(x @ head.plain_weight().t(), head(x))

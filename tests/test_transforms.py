@@ -10,6 +10,7 @@ from torch import distributed as dist
 from torch import nn
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacrev, jvp, stack_module_state, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -21,6 +22,7 @@ from dcnets import (
     DecoupledConvTranspose2d,
     DecoupledLinear,
 )
+from dcnets.processes import SharedMean
 
 # torch's own rules for forward mode, and inductor, import scripted functions
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
@@ -508,6 +510,14 @@ def loss_of(y):
     return (y * numbers(3, 3, 4, seed=8)).square().sum() + y.sum()
 
 
+def second_derivative(x):
+    """Of m³, m being the mean norm of all processes' batches: d/ds of d(m³)/ds, in the direction of x itself."""
+    stretch = torch.ones((), dtype=F64, requires_grad=True)
+    n = (x * stretch).square().sum(1).sqrt()
+    (first,) = torch.autograd.grad(SharedMean()(n) ** 3, stretch, create_graph=True)
+    return torch.autograd.grad(first, stretch)[0]
+
+
 def work(rank, folder):
     """One of two processes: a training step for each way of sharing; what came out goes into a file."""
     torch.set_num_threads(1)
@@ -521,6 +531,8 @@ def work(rank, folder):
             x = batch_of(sum(shares)).split(shares)[rank].clone().requires_grad_()
             y = model(x)
             loss_of(y).backward()
+            if sync and name == "equal":
+                found["second"] = second_derivative(batch_of(sum(shares)).split(shares)[rank])
             found[sync, name] = {
                 "y": y.detach(),
                 "x": x.grad,
@@ -585,6 +597,13 @@ def test_sync_gives_the_running_norm_of_one_process_with_the_whole_batch(process
         assert_all_close(found[True, name]["buffers"], dict(model.named_buffers()), rtol=1e-10, atol=1e-12)
 
 
+def test_the_shared_mean_has_second_derivatives(processes):
+    mean = batch_of(sum(SHARES["equal"])).square().sum(1).sqrt().mean()
+    # both processes have the loss m³, where m = Σ sᵣAᵣ: the second derivatives of their sum add up to 2·6·m·(ΣAᵣ)²
+    total = sum(found["second"] for found in processes)
+    torch.testing.assert_close(total, 12 * mean**3, rtol=1e-9, atol=0)
+
+
 def test_sync_without_processes_is_an_ordinary_layer():
     x = batch_of(4)
     torch.testing.assert_close(model_of(True)(x), model_of(False)(x), rtol=0, atol=0)
@@ -617,3 +636,22 @@ def test_a_layer_saves_hardly_more_than_its_input_and_its_output(magnitude, angu
     assert plain >= x.nbytes
     ours = bytes_saved(DecoupledConv2d(64, 64, 3, padding=1, magnitude=magnitude, angular=angular), x)
     assert ours <= 2.05 * plain
+
+
+# -- tracers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("kind", [DecoupledConv2d, DecoupledLinear])
+def test_a_trace_answers_to_batches_of_another_size(kind):
+    layer, shape = (
+        (DecoupledConv2d(4, 6, 3).eval(), (4, 5, 6)) if kind is DecoupledConv2d else (DecoupledLinear(4, 6).eval(), (4,))
+    )
+    trace = torch.jit.trace(layer, torch.randn(2, *shape))
+    x = torch.randn(3, *shape)
+    torch.testing.assert_close(trace(x), layer(x))
+
+
+def test_make_fx_writes_down_the_plain_formula():
+    layer, x = DecoupledConv2d(4, 6, 3).eval(), torch.randn(2, 4, 5, 6)
+    torch.testing.assert_close(make_fx(layer)(x)(x), layer(x))

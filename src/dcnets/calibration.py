@@ -35,7 +35,7 @@ def calibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
                 module.train()
                 module.reset_statistics()
                 if module.operator.has_radius and module.operator.radius == "absolute":
-                    handles.append(module.register_forward_pre_hook(RadiusFromNorms()))
+                    handles.append(module.register_forward_pre_hook(RadiusFromNorms(), with_kwargs=True))
             elif isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
                 module.train()
                 module.reset_running_stats()
@@ -59,9 +59,10 @@ class RadiusFromNorms:
     def __init__(self) -> None:
         self.total, self.count = 0.0, 0
 
-    def __call__(self, layer: Decoupled, inputs: tuple[Tensor, ...]) -> None:
-        if inputs[0].numel() == 0:
+    def __call__(self, layer: Decoupled, inputs: tuple[Tensor, ...], keywords: dict[str, Tensor]) -> None:
+        x = inputs[0] if inputs else keywords["input"]
+        if x.numel() == 0:
             return
-        self.total += layer.mean_patch_norm(inputs[0]).item()
+        self.total += layer.mean_patch_norm(x).item()
         self.count += 1
         layer.set_radius(torch.tensor(self.total / self.count, dtype=torch.float64))

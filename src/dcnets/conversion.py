@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
-from typing import Any, Unpack, cast
+from dataclasses import dataclass, field
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,6 @@ from dcnets.layers import (
     DecoupledLinear,
 )
 from dcnets.naming import refuse_unknown
-from dcnets.operator import Operator
 from dcnets.options import Options
 
 Select = Callable[[str, nn.Module], bool]
@@ -57,19 +56,14 @@ class Report:
         return "\n".join([*lines, f"{len(self.replaced)} replaced, {len(self.skipped)} skipped"])
 
 
-def convert(
-    model: nn.Module, *, select: Select | None = None, operator: Operator | str | None = None, **options: Unpack[Options]
-) -> tuple[nn.Module, Report]:
+def convert(model: nn.Module, *, select: Select | None = None, **options: Unpack[Options]) -> tuple[nn.Module, Report]:
     """Put decoupled layers in the place of ordinary ones, in the model itself; return it and a report.
 
     By default every `nn.Conv1d/2d/3d` is replaced. `select(name, module)` decides instead, and may ask for
     `nn.ConvTranspose2d` and `nn.Linear` too. Weights and biases are the same tensors as before; hooks, mode, device, dtype
-    and `requires_grad` stay as they are, and a layer that is used twice stays one layer. `options` are the layers' keywords;
-    an `operator`, or its text, names those that it consists of at once.
+    and `requires_grad` stay as they are, and a layer that is used twice stays one layer. `options` are the layers' keywords.
     """
-    refuse_unknown("convert", options, ("select", "operator", *Options.__annotations__))
-    if operator is not None:
-        options = with_operator(operator, options)
+    refuse_unknown("convert", options, ("select", *Options.__annotations__))
     DecoupledLinear(1, 1, device="meta", **options)  # wrong options are refused before anything is touched
     refuse_unfit(model, "convert")
     report, twins, bypassed = Report(), dict[nn.Module, nn.Module](), bypassed_layers(model)
@@ -83,25 +77,6 @@ def convert(
         else:
             report.skipped.append((name or "(the model)", kind, reason))
     return replace(model, twins), report
-
-
-def with_operator(operator: Operator | str, options: Options) -> Options:
-    """The options together with an operator's own, which must not be named twice.
-
-    What an operator has by default is left to the layers, which start a learned k elsewhere and refuse a radius without use.
-    """
-    if not isinstance(operator, Operator | str):
-        raise TypeError(f"operator is a dcnets.Operator or its text, such as 'tanh-cosine', got {type(operator).__name__}")
-    spec = Operator.parse(operator) if isinstance(operator, str) else operator
-    own = {part.name: getattr(spec, part.name) for part in fields(Operator)}
-    twice = next((name for name in options if name in own), None)
-    if twice is not None:
-        raise TypeError(
-            f"got operator='{spec}' and {twice} as well; name {twice} in the operator, or leave the operator out"
-        )
-    default = Operator(spec.magnitude, spec.angular)
-    changed = {name: value for name, value in own.items() if value != getattr(default, name)}
-    return cast(Options, {"magnitude": spec.magnitude, "angular": spec.angular, **changed, **options})
 
 
 def to_plain(model: nn.Module) -> tuple[nn.Module, Report]:
@@ -142,6 +117,8 @@ def why_not(name: str, module: nn.Module, select: Select | None) -> str | None:
         return f"a subclass of {plain}, which may compute something else" if plain else "has no decoupled counterpart"
     if "forward" in vars(module):
         return "its forward is patched, which may compute something else"
+    if clash := next((own for own in sorted(OPERATORS_OWN) if hasattr(module, own)), None):
+        return f"has an attribute {clash!r} of its own, which means something else in a decoupled layer; rename it"
     if select is None:
         return None if type(module) in BY_DEFAULT else "converted only when select asks for it"
     return None if select(name, module) else "not selected"

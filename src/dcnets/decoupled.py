@@ -16,7 +16,7 @@ from dcnets.geometry import Geometry
 from dcnets.kernels.response import Behind, Response
 from dcnets.naming import choose, refuse_unknown
 from dcnets.operator import Operator
-from dcnets.options import DEFAULTS, LEARNABLE, RADIUS_FLOOR, Options, Raw, radius_of
+from dcnets.options import DEFAULTS, LEARNABLE, RADIUS_FLOOR, Options, Raw, radius_of, spelled_out
 from dcnets.patches import normalise, patch_norm, scale_filters
 from dcnets.processes import SharedMean
 from dcnets.reference import mean
@@ -27,8 +27,12 @@ K_FLOOR = 0.05
 """k = |v| + K_FLOOR, v being the parameter."""
 LEARNED_K = 0.75
 """Where a learned k starts unless it is given."""
+SHOWN = ("radius_init", "radius_per", "sync")
+"""Options beside the operator's that a layer tells of itself where they are not the default."""
 DECAY = 0.999
 """The weight that `running_norm` gives to the past once it has seen a thousand batches."""
+WEIGHTS = ("weight", "weight_g", "weight_v")
+"""The weight in a checkpoint: itself, or what torch's older weight norm makes it of."""
 
 
 class Decoupled(nn.Module):
@@ -47,16 +51,18 @@ class Decoupled(nn.Module):
     num_batches_tracked: Tensor
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Show every option in the signature that help() and editors read."""
+        """Show every option in the signature that help() and editors read, where the constructor takes options."""
         super().__init_subclass__(**keywords)
-        own = [p for p in inspect.signature(cls.__init__).parameters.values() if p.name not in ("self", "options")]
-        rest = {name: value for name, value in DEFAULTS.items() if name not in {p.name for p in own}}
-        more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in rest.items()]
+        takes = [p for p in inspect.signature(cls.__init__).parameters.values() if p.name != "self"]
+        own = [p for p in takes if p.kind is not p.VAR_KEYWORD]
+        options = [name for name in DEFAULTS if name not in {p.name for p in own}] if len(own) < len(takes) else []
+        more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name]) for name in options]
         cls.__signature__ = inspect.Signature([*own, *more])  # type: ignore[attr-defined]
 
     def _decouple(self, filters: int, fan_in: int, factory: dict[str, Any], options: Options) -> None:
         """Read the options and make the tensors; the last step of a layer's constructor."""
-        refuse_unknown(type(self).__name__, options, inspect.signature(type(self)).parameters)
+        refuse_unknown(type(self).__name__, options, {**inspect.signature(type(self)).parameters, **DEFAULTS})
+        options = spelled_out(options)
         chosen: Any = {**DEFAULTS, **options}
         self.operator = Operator(**{field.name: chosen[field.name] for field in fields(Operator)})
         self.filters, self.fan_in = filters, fan_in
@@ -145,8 +151,8 @@ class Decoupled(nn.Module):
         """How patches are taken from an input."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.respond(x, self.geometry)
+    def forward(self, input: Tensor) -> Tensor:
+        return self.respond(input, self.geometry)
 
     def respond(self, x: Tensor, geometry: Geometry) -> Tensor:
         """The output, after which `running_norm` knows the batch."""
@@ -235,10 +241,9 @@ class Decoupled(nn.Module):
         unit, norms = normalise(self.weight, patches, self.operator.eps)
         if self.operator.weighted and not isinstance(self.alpha, Tensor) and self.alpha == 1:
             return self.weight
-        alpha = torch.as_tensor(self.alpha, device=norms.device, dtype=norms.dtype).reshape(
-            norms.shape if isinstance(self.alpha, Tensor) else ()
-        )
-        return scale_filters(unit, patches, alpha * norms if self.operator.weighted else alpha.expand(norms.shape))
+        alpha = torch.as_tensor(self.alpha, device=norms.device, dtype=norms.dtype)
+        alpha = alpha.reshape(norms.shape if alpha.numel() == norms.numel() else ()).expand(norms.shape)
+        return scale_filters(unit, patches, alpha * norms if self.operator.weighted else alpha)
 
     def reset_parameters(self) -> None:
         """Start anew: torch's initial weights, and the operator's own tensors as they were."""
@@ -253,7 +258,17 @@ class Decoupled(nn.Module):
                     module.load_state_dict(cast(nn.Module, fresh).state_dict())
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load as torch does; what an ordinary layer's checkpoint lacks takes its initial value."""
+        """Load as torch does; what an ordinary layer's checkpoint lacks takes its initial value.
+
+        A checkpoint that has no weight for this layer is none of its own: then nothing is made up.
+        """
+        names = {key.removeprefix(prefix) for key in state_dict}
+        if any(name in WEIGHTS or name.startswith("parametrizations.weight.") for name in names):
+            self._complete(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _complete(self, state_dict: dict[str, Any], prefix: str) -> None:
+        """Add the initial value of every tensor beside weight and bias that the checkpoint lacks."""
         device = None if self.weight.is_meta else self.weight.device  # a meta tensor would lose the value
         lacking = self._initial(device, self.weight.dtype)
         for name, part in (("h", "magnitude"), ("g", "angular")):
@@ -261,7 +276,6 @@ class Decoupled(nn.Module):
             lacking |= {f"{name}.{key}": tensor for key, tensor in module.state_dict().items()} if module else {}
         for name, tensor in lacking.items():
             state_dict.setdefault(prefix + name, tensor)
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Decoupled:
         """Move or convert as torch does, but keep the running mean in float32 or better."""
@@ -273,8 +287,9 @@ class Decoupled(nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        learn = f", learn={self.learn}" if self.learn else ""
-        return f"{super().extra_repr()}, operator={self.operator}{learn}"
+        shown = {"operator": str(self.operator)} | ({"learn": self.learn} if self.learn else {})
+        shown |= {name: getattr(self, name) for name in SHOWN if getattr(self, name) != DEFAULTS[name]}
+        return ", ".join([super().extra_repr(), *(f"{name}={value}" for name, value in shown.items())])
 
 
 def absolute(v: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from dcnets.patches import Patches, patch_norm
 from dcnets.reference import Formula
 from dcnets.registry import Value
 from dcnets.settling import Tensors, formula_of, is_convolution, settle, values_of
-from dcnets.surroundings import autocasts, differentiated_otherwise, matched, pure_torch_needed, written_down
+from dcnets.surroundings import autocasts, differentiated_otherwise, matched, pure_torch_needed, traced, written_down
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,7 +60,8 @@ class backend:  # noqa: N801 (a verb, like torch.no_grad)
         return within
 
     def __enter__(self) -> None:
-        pass
+        global _backend
+        _backend = self.name
 
     def __exit__(self, *_: object) -> None:
         global _backend
@@ -143,7 +144,7 @@ def in_triton(
     from dcnets.kernels.gpu import ops
 
     rho = tensors.get("rho")
-    if operator.weighting != "none" or "weight_norm" in (*operator.h.parameters, *operator.g.parameters):
+    if operator.weighted:
         unit, values = settle(weight, patches, 0, operator, tensors)
         return ops.respond(x, unit, bias, mean_norm, patches, formula, values, raw=False, unit=True, behind=behind)
     raw = isinstance(rho, Raw)
@@ -163,7 +164,7 @@ def in_torch(
     values: dict[str, Value],
 ) -> tuple[Tensor, Tensor]:
     """The output and the patch norms, without Triton."""
-    if pure_torch_needed() or not fused(formula):
+    if pure_torch_needed() or traced() or not fused(formula):
         return reference.decouple(x, unit, bias, mean_norm, patches, formula, values)
     if torch.is_grad_enabled() and any(
         isinstance(t, Tensor) and t.requires_grad for t in (x, unit, bias, mean_norm, *values.values())

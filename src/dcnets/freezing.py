@@ -67,7 +67,7 @@ class Frozen(nn.Module):
         self.numbers = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
         self.names = tuple(name for name, value in values.items() if isinstance(value, Tensor))
         for name in self.names:
-            self.register_buffer(f"value_{name}", values[name])  # type: ignore[arg-type]
+            self.register_buffer(f"value_{name}", cast(Tensor, values[name]).flatten())  # .to(memory_format) takes four axes
         self.eval()
 
     @property
@@ -75,8 +75,8 @@ class Frozen(nn.Module):
         """What is computed; ρ holds the mean norm already."""
         return with_changes(formula_of(self.operator, {"h": self.h, "g": self.g}), relative=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.respond(x, self.geometry)
+    def forward(self, input: Tensor) -> Tensor:
+        return self.respond(input, self.geometry)
 
     def respond(self, x: Tensor, geometry: Geometry) -> Tensor:
         """f(w, x), as `dcnets.dispatch.respond` has it."""
@@ -96,8 +96,21 @@ class Frozen(nn.Module):
             return compute_with(taken, self.weight, self.bias, patches, self.formula, self.values(), behind)
 
     def values(self) -> dict[str, Value]:
-        """What the formula takes beside norms and angles."""
-        return {**self.numbers, **{name: getattr(self, f"value_{name}") for name in self.names}}
+        """What the formula takes beside norms and angles, shaped to meet the grouped layout."""
+        patches, ones = self.geometry.patches(self.weight), (1,) * self.geometry.dims
+        shape = {1: (1, 1, 1, *ones), patches.filters(self.weight): (1, patches.groups, -1, *ones)}
+        tensors = {name: getattr(self, f"value_{name}") for name in self.names}
+        return {**self.numbers, **{name: t.view(shape[t.numel()]) for name, t in tensors.items()}}
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Frozen:
+        """Move or convert as torch does, but keep the values in float32 or better, as the layer keeps its mean norm."""
+        kept = {name: self._buffers[f"value_{name}"] for name in self.names}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, value in kept.items():
+            moved = self._buffers[f"value_{name}"]
+            if moved is not None and value is not None and moved.dtype in (torch.float16, torch.bfloat16):
+                self._buffers[f"value_{name}"] = value.to(device=moved.device, dtype=torch.float32)
+        return self
 
     def extra_repr(self) -> str:
         return f"{tuple(self.weight.shape)}, operator={self.operator}"
@@ -106,8 +119,8 @@ class Frozen(nn.Module):
 class FrozenTransposed(Frozen):
     """A transposed layer for inference, which takes torch's `output_size`."""
 
-    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         windows: Any = self.geometry
         settings: Any = (windows.stride, windows.padding, self.weight.shape[2:], 2, windows.dilation)
-        padding = nn.ConvTranspose2d._output_padding(cast(Any, self), x, output_size, *settings)
-        return self.respond(x, with_changes(windows, output_padding=padding))
+        padding = nn.ConvTranspose2d._output_padding(cast(Any, self), input, output_size, *settings)
+        return self.respond(input, with_changes(windows, output_padding=padding))

@@ -87,7 +87,7 @@ def call(
     x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, operator: Operator | str, tensors: Tensors
 ) -> Tensor:
     """The output of an operator, given as itself or as its text, after a look at its tensors."""
-    operator = Operator.parse(operator) if isinstance(operator, str) else operator
+    operator = Operator.of(operator)
     check(operator, tensors)
     return respond(x, weight, bias, geometry, operator, tensors)[0]
 
@@ -95,14 +95,17 @@ def call(
 def check(operator: Operator, tensors: Tensors) -> None:
     """Refuse what a caller can get wrong. Values of tensors are looked at on the CPU alone."""
     refuse_unknown("a decoupled function", tensors, Tensors.__annotations__)
-    takes = ("alpha", *operator.h.parameters, *operator.g.parameters)
-    for name in ("rho", "beta", "k", "p"):
+    takes = [*operator.h.parameters, *operator.g.parameters]
+    if operator.has_radius and operator.radius == "relative":
+        takes.append("mean_norm")
+    for name in ("rho", "mean_norm", "beta", "k", "p"):
         value: Any = tensors.get(name)
         if value is None:
             continue
         if name not in takes:
             raise ValueError(f"{operator} takes no {name}; leave it out")
-        if name == "beta" or (isinstance(value, Tensor) and (value.device.type != "cpu" or pure_torch_needed())):
+        elsewhere = isinstance(value, Tensor) and (value.device.type != "cpu" or pure_torch_needed())
+        if name == "beta" or callable(value) or elsewhere:
             continue
         least = torch.as_tensor(value).detach().min()
         if not (least >= 1 if name == "p" else least > 0):

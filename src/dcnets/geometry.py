@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import index
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -19,10 +20,14 @@ Taken = tuple[Tensor, Patches, Callable[[Tensor], Tensor]]
 
 
 def expand(name: str, sizes: Sizes, dims: int) -> Shape:
-    """One number for every dimension, or a number for each."""
-    expanded = (sizes,) * dims if isinstance(sizes, int) else tuple(sizes) * (dims if len(sizes) == 1 else 1)
+    """One number for every dimension, or a number for each; no window is empty, and no step too."""
+    several = tuple(sizes) if isinstance(sizes, Sequence) else (sizes,)
+    expanded = tuple(index(size) for size in several) * (dims if len(several) == 1 else 1)
     if len(expanded) != dims:
         raise ValueError(f"{name} takes one number or {dims}, got {sizes!r}")
+    least = 0 if "padding" in name else 1
+    if min(expanded, default=least) < least:
+        raise ValueError(f"{name} is {least} or more, got {sizes!r}")
     return expanded
 
 
@@ -50,6 +55,8 @@ class Windows:
                 f"expected x of shape (batch, {channels}, {sizes}) or ({channels}, {sizes}) "
                 f"for filters of shape {tuple(weight.shape)} and groups={self.groups}, got {tuple(x.shape)}"
             )
+        if weight.shape[0] % self.groups:
+            raise ValueError(f"filters of shape {tuple(weight.shape)} cannot be split into groups={self.groups}")
         unbatched = x.dim() == self.dims + 1
         x = x.unsqueeze(0) if unbatched else x
         sides = self._sides(tuple(weight.shape[2:]))
@@ -58,7 +65,10 @@ class Windows:
             mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
             x = F.pad(x, [side for pair in reversed(sides) for side in pair], mode)
             x = x.contiguous(memory_format=layout)  # circular padding forgets it
-        return x, self._patches(weight, sides), squeeze if unbatched else unchanged
+        patches = self._patches(weight, sides)
+        if not self.transposed:
+            refuse_small(tuple(x.shape[2:]), patches)
+        return x, patches, squeeze if unbatched else unchanged
 
     def patches(self, weight: Tensor) -> Convolution:
         """The patches that are taken once x is padded; zeros on both sides alike are left to the convolution."""
@@ -114,6 +124,14 @@ class Rows:
 
 
 Geometry = Windows | Rows
+
+
+def refuse_small(size: Shape, patches: Convolution) -> None:
+    """Raise ValueError where an input is smaller than one window."""
+    padded = tuple(length + 2 * pad for length, pad in zip(size, patches.padding, strict=True))
+    spans = tuple(gap * (taps - 1) + 1 for gap, taps in zip(patches.dilation, patches.kernel, strict=True))
+    if any(length < span for length, span in zip(padded, spans, strict=True)):
+        raise ValueError(f"an input of {padded} positions, padding included, is smaller than a window of {spans}")
 
 
 def squeeze(y: Tensor) -> Tensor:

@@ -84,9 +84,10 @@ class DecoupledConvTranspose2d(Decoupled, _ConvTransposeNd):
             2, self.stride, self.padding, self.dilation, self.groups, transposed=True, output_padding=self.output_padding
         )  # fmt: skip
 
-    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         settings: Any = (self.stride, self.padding, self.kernel_size, 2, self.dilation)
-        return self.respond(x, replace(self.geometry, output_padding=self._output_padding(x, output_size, *settings)))
+        padding = self._output_padding(input, output_size, *settings)
+        return self.respond(input, replace(self.geometry, output_padding=padding))
 
 
 class _Linear(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +10,9 @@ from torch.nn import functional as F
 
 from dcnets import functional
 from dcnets.layers import DecoupledLinear
-from dcnets.naming import choose, refuse_unknown
+from dcnets.naming import choose
 from dcnets.operator import Operator
+from dcnets.options import DEFAULTS, Options
 from dcnets.registry import Value
 from dcnets.surroundings import autocasts, pure_torch_needed
 
@@ -20,30 +21,21 @@ IGNORED = -100
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-class ClassifierOptions(TypedDict, total=False):
-    """magnitude: "linear", which is s·⟨ŵ, x⟩, or "sphere", which normalises the features as well; eps: ε."""
-
-    magnitude: str
-    eps: float
-
-
 class NormalisedClassifier(DecoupledLinear):
     """Weight-normalised softmax: logits s·‖x‖·cos θ = s·⟨ŵ, x⟩ of x (…, features), with ŵ = w/√(Σw² + ε) and no bias.
 
     This is LinearConv with the cosine; `magnitude="sphere"` makes it s·cos θ, as NormFace has it. The scale s is one number
     for all classes, learned (as `alpha`) where `learn_scale` says so. Half precision is computed in float32, in which the
-    logits come too. The other keywords are those of `ClassifierOptions`.
+    logits come too.
     """
 
     def __init__(
-        self, in_features: int, num_classes: int, *, scale: float = 1.0, learn_scale: bool = False, device: Any = None,
-        dtype: Any = None, **options: Unpack[ClassifierOptions],
+        self, in_features: int, num_classes: int, *, scale: float = 1.0, learn_scale: bool = False,
+        magnitude: str = "linear", eps: float = DEFAULTS["eps"], device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
-        refuse_unknown(type(self).__name__, options, ClassifierOptions.__annotations__)
-        options.setdefault("magnitude", "linear")
-        choose("magnitude of a classifier", options["magnitude"], ("linear", "sphere"))
-        learn = ("alpha",) if learn_scale else ()
-        super().__init__(in_features, num_classes, False, device, dtype, alpha=scale, learn=learn, **options)
+        choose("magnitude of a classifier", magnitude, ("linear", "sphere"))
+        own: Options = {"magnitude": magnitude, "eps": eps, "alpha": scale, "learn": ("alpha",) if learn_scale else ()}
+        super().__init__(in_features, num_classes, False, device, dtype, **own)
 
     def _initial(self, device: Any = None, dtype: Any = None) -> dict[str, Tensor]:
         """One α for all classes: one a class would give the norms back that ŵ has lost."""
@@ -54,8 +46,8 @@ class NormalisedClassifier(DecoupledLinear):
         """The scale s, whether learned or fixed."""
         return self.alpha
 
-    def forward(self, x: Tensor) -> Tensor:
-        return class_logits(x, self.weight, self.operator, self.alpha)
+    def forward(self, input: Tensor) -> Tensor:
+        return class_logits(input, self.weight, self.operator, self.alpha)
 
 
 def normalised_softmax_loss(

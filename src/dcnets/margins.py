@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Unpack, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from dcnets.losses import IGNORED, ClassifierOptions, NormalisedClassifier, checked_targets, class_logits
+from dcnets.losses import IGNORED, NormalisedClassifier, checked_targets, class_logits
 from dcnets.naming import choose
+from dcnets.options import DEFAULTS
 from dcnets.registry import Value
 
 Angle = Callable[[Tensor, float], Tensor]
@@ -108,32 +109,31 @@ def sphereface_annealing(
 class MarginHead(NormalisedClassifier):
     """Logits h(‖x‖)·cos θ, in which the target class has g(θ) in place of cos θ: a harder task to learn.
 
-    `margin` is a name in `MARGINS`; `m`, `scale` and `magnitude` are its paper's unless given. With targets (…) for x
-    (…, features) the margin applies, with `annealing` λ as (λ cos θ + g)/(1 + λ). Without targets, which training does not
-    allow, the logits are plain. A target of `ignore_index` gets no margin.
+    `margin` is a name in `MARGINS`; `m`, `scale` and `magnitude` are its paper's unless given. With targets (…) for an
+    input (…, features) the margin applies, with `annealing` λ as (λ cos θ + g)/(1 + λ). Without targets, which training does
+    not allow, the logits are plain. A target of `ignore_index` gets no margin.
     """
 
     def __init__(
         self, in_features: int, num_classes: int, margin: str = "arcface", *, m: float | None = None,
-        scale: float | None = None, learn_scale: bool = False, ignore_index: int = IGNORED, device: Any = None,
-        dtype: Any = None, **options: Unpack[ClassifierOptions],
+        scale: float | None = None, learn_scale: bool = False, magnitude: str | None = None, eps: float = DEFAULTS["eps"],
+        ignore_index: int = IGNORED, device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         own = MARGINS[choose("margin", margin, MARGINS)]
-        options.setdefault("magnitude", own.magnitude)
         super().__init__(
             in_features, num_classes, scale=own.scale if scale is None else scale, learn_scale=learn_scale, device=device,
-            dtype=dtype, **options,
+            dtype=dtype, magnitude=own.magnitude if magnitude is None else magnitude, eps=eps,
         )  # fmt: skip
         self.margin, self.m, self.ignore_index = margin, own.check(margin, own.m if m is None else m), ignore_index
 
-    def forward(self, x: Tensor, targets: Tensor | None = None, annealing: Value = 0.0) -> Tensor:
+    def forward(self, input: Tensor, targets: Tensor | None = None, annealing: Value = 0.0) -> Tensor:
         if targets is None:
             if self.training:
                 raise ValueError("a MarginHead in training needs targets, got None; pass them, or call eval()")
-            return super().forward(x)
+            return super().forward(input)
         if not isinstance(annealing, Tensor) and not 0 <= annealing < math.inf:
             raise ValueError(f"annealing must be 0 or more and finite, got {annealing!r}")
-        targets = checked_targets(targets, x.shape[:-1], self.out_features, self.ignore_index)
+        targets = checked_targets(targets, input.shape[:-1], self.out_features, self.ignore_index)
         targets = targets.reshape(-1, 1, 1)
         counts = targets != self.ignore_index
         index = torch.where(counts, targets, 0)
@@ -144,7 +144,7 @@ class MarginHead(NormalisedClassifier):
             harder = (annealing * of_target + MARGINS[self.margin].function(of_target, self.m)) / (1 + annealing)
             return c.scatter(2, index, torch.where(counts, harder, of_target))
 
-        return class_logits(x, self.weight, self.operator, self.alpha, cast(nn.Module, g))  # called like a module
+        return class_logits(input, self.weight, self.operator, self.alpha, cast(nn.Module, g))  # called like a module
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, margin={self.margin}, m={self.m:g}"

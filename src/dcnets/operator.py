@@ -137,6 +137,13 @@ class Operator:
             names.append(text.write_call(name, arguments))
         return cls(names[0], names[1], **options)
 
+    @classmethod
+    def of(cls, given: Operator | str) -> Operator:
+        """An operator that is given as itself or as its text."""
+        if not isinstance(given, cls | str):
+            raise TypeError(f"operator is a dcnets.Operator or its text, such as 'tanh-cosine', got {type(given).__name__}")
+        return cls.parse(given) if isinstance(given, str) else given
+
     # -- what is known of it ------------------------------------------------------------------------------------------
 
     @property

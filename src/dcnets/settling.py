@@ -58,7 +58,7 @@ def settle(
     weight_norm = norms.view(1, *norms.shape[:2], *(1,) * dims)
     values = values_of(operator, tensors, weight_norm.shape, weight_norm.dtype)
     scale, weighting = values.pop("scale", 1.0), operator.weighting
-    if "weight_norm" in (*operator.h.parameters, *operator.g.parameters):
+    if "weight_norm" in operator.h.parameters:
         values["weight_norm"] = weight_norm
     if weighting == "separate" and "alpha" in values:
         scale, values["alpha"] = values["alpha"], 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 
 def matched(x: Tensor, weight: Tensor) -> Tensor:
@@ -49,7 +50,12 @@ def written_down(x: Tensor) -> bool:
     if torch.compiler.is_compiling():
         return False
     own = type(x).__torch_dispatch__ is not Tensor.__torch_dispatch__
-    return own or torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None
+    return own or torch._C._len_torch_dispatch_stack() > 0 or traced()
+
+
+def traced() -> bool:
+    """Whether torch.jit.trace or make_fx writes down every operation, which is to stand for other inputs too."""
+    return torch._C._get_tracing_state() is not None or get_proxy_mode() is not None
 
 
 def is_vmapped(t: Tensor) -> bool:

@@ -53,7 +53,7 @@ NETWORKS = {
     "vgg16": Entry(vgg16, num_classes=1000),
     "googlenet": Entry(googlenet, num_classes=1000),
 }
-LAYER_OPTIONS = tuple(name for name in Options.__annotations__ if name not in {part.name for part in fields(Operator)})
+LAYER_OPTIONS = tuple(Options.__annotations__.keys() - {"operator", *(part.name for part in fields(Operator))})
 """What a decoupled layer takes beside its operator."""
 
 
