@@ -494,3 +494,11 @@ def test_every_snippet_of_the_documentation_runs():
     names = {}
     for snippet in snippets:
         exec(snippet, names)
+
+
+@pytest.mark.parametrize("change", [project_weights, weighted_gradients])
+def test_a_weight_that_an_ordinary_layer_has_too_is_refused(change):
+    model = nn.ModuleDict({"ours": DecoupledLinear(4, 4), "theirs": nn.Linear(4, 4, bias=False)})
+    model["theirs"].weight = model["ours"].weight
+    with pytest.raises(ValueError, match=r"the weight of ours is theirs.weight too, where its norm acts"):
+        change(model)

@@ -251,3 +251,17 @@ def test_the_defaults_of_a_registered_function_become_the_operators():
     operator = Operator("bent", "steep")
     assert (operator.beta, operator.k, operator.p) == (0.125, 0.5, 3.0)
     assert str(operator) == "bent-steep"
+
+
+@pytest.mark.parametrize(
+    ("slopes", "said"),
+    [
+        ({"nn": lambda n: 1.0}, "has a slope of nn, which it does not take; it takes n, rho"),
+        ({"n": lambda theta: 1.0}, "the slope of n in mine takes theta; it can take n, rho, h"),
+        ({"n": lambda h_n: 1.0}, "the slope of n in mine takes h_n; it can take n, rho, h"),
+    ],
+)
+def test_a_slope_that_no_path_can_use_is_refused(slopes, said):
+    with pytest.raises(TypeError, match=said):
+        dcnets.register_magnitude(name="mine", slopes=slopes)(lambda n, rho: n / rho)
+    assert "mine" not in MAGNITUDES

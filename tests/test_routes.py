@@ -72,6 +72,9 @@ CHANGES = {
     "another layer": lambda model: model[0].__setitem__(0, conv_block(3, 4)[0]),
     "another operator": lambda model: model[0].__setitem__(0, conv_block(3, 4, magnitude="ball")[0]),
     "weights that do not learn": lambda model: model[0][0].weight.requires_grad_(False),
+    "another alpha": lambda model: setattr(model[0][0], "alpha", 3.0),
+    "another stride": lambda model: setattr(model[0][0], "stride", (2, 2)),
+    "another padding": lambda model: setattr(model[0][0], "padding", (0, 1)),
     "half of it evaluates": lambda model: model[0][1].eval(),
     "patched forward": lambda model: setattr(model[0][0], "forward", lambda x: 2 * x[:, :1].expand(-1, 4, -1, -1)),
 }

@@ -49,7 +49,7 @@ __all__ = [
     "weighted_gradients",
 ]
 
-MODULES = ("attacks", "functional", "losses", "margins", "models")
+MODULES = ("attacks", "functional", "fusing", "losses", "margins", "models")
 HOMES = {
     "layers": __all__[:5],
     "operator": ["Operator"],

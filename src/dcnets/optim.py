@@ -151,11 +151,21 @@ def projectable(model: nn.Module) -> dict[str, Decoupled]:
                 f"{name or 'the model'} computes {layer.operator}, where ‖w‖ acts in the forward pass: its filters and "
                 "gradients are not to be rescaled; use an unweighted operator, or hand over the part of the model without it"
             )
+    elsewhere = {
+        id(parameter): f"{name}.{key}"
+        for name, module in model.named_modules()
+        if not isinstance(module, Decoupled)
+        for key, parameter in module._parameters.items()
+    }
     owners: dict[int, str] = {}
     layers = decoupled_layers(model)
     for name, layer in layers.items():
         if "weight" not in layer._parameters:
             raise ValueError(f"the weight of {name} is computed from other parameters; remove the parametrisation first")
+        if id(layer.weight) in elsewhere:
+            raise ValueError(
+                f"the weight of {name} is {elsewhere[id(layer.weight)]} too, where its norm acts; give each its own"
+            )
         if id(layer.weight) in owners:
             other = owners[id(layer.weight)]
             raise ValueError(

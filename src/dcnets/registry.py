@@ -56,6 +56,7 @@ class Named:
         self.options = tuple(name for name in takes if name not in ("filters", "device", "dtype"))
         self.slopes = dict(slopes or {})
         self._slope_takes = {of: tuple(inspect.signature(slope).parameters) for of, slope in self.slopes.items()}
+        self._check_slopes()
         self.__doc__ = function.__doc__
 
     def _parameters_of(self, function: Callable[..., Any]) -> tuple[str, ...]:
@@ -69,6 +70,16 @@ class Named:
             )
         self.defaults = {p.name: float(p.default) for p in rest if p.name in self.allowed and p.default is not p.empty}
         return tuple(p.name for p in rest if p.name in self.allowed)
+
+    def _check_slopes(self) -> None:
+        """Refuse a slope of something that the formula does not take, and one that asks for what is not known."""
+        arguments = (self.argument, *self.parameters)
+        for of, takes in self._slope_takes.items():
+            known = (*arguments, self.symbol, *([] if of == self.argument else [f"{self.symbol}_{self.argument}"]))
+            if of not in arguments:
+                raise TypeError(f"{self.name} has a slope of {of}, which it does not take; it takes {', '.join(arguments)}")
+            if unknown := [name for name in takes if name not in known]:
+                raise TypeError(f"the slope of {of} in {self.name} takes {unknown[0]}; it can take {', '.join(known)}")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__.lower()} {self.name}>"

@@ -27,6 +27,10 @@ class Route(NamedTuple):
     settings: tuple[Any, ...]
 
 
+SETTINGS = (
+    "eps", "alpha", "beta", "stride", "padding", "dilation", "groups", "padding_mode", "output_padding", "geometry",
+)  # fmt: skip
+"""What a user may set anew on a layer or a batch norm, and the operator's settings are made of."""
 ROUTES: WeakKeyDictionary[nn.Module, dict[Any, Route]] = WeakKeyDictionary()
 """The routes of blocks, each by all that it depends on."""
 
@@ -50,7 +54,7 @@ def key_of(children: tuple[nn.Module, ...], given: Given, *flags: Any) -> Any:
 def state_of(module: nn.Module) -> tuple[Any, ...]:
     """What a module's part in a block depends on beside its tensors."""
     own = module.__dict__
-    return type(module), id(module), module.training, "forward" in own, id(own.get("operator")), own.get("eps")
+    return type(module), id(module), module.training, "forward" in own, id(own.get("operator")), *map(own.get, SETTINGS)
 
 
 def follow(block: nn.Module, key: Any, children: tuple[nn.Module, ...], given: Given) -> Response | None:
