@@ -20,8 +20,8 @@ from dcnets.experiments import recipes
 from dcnets.experiments.adversary import Adversary, divergence
 from dcnets.experiments.adversary_fields import FIELDS, TAKES
 from dcnets.experiments.distributed import Team
-from dcnets.experiments.fitting import differences
 from dcnets.experiments.recipe import read, words
+from dcnets.experiments.same_recipe import differences
 from dcnets.experiments.settings import Settings
 from dcnets.experiments.signals import StoppedError
 from dcnets.experiments.train import fit

@@ -20,8 +20,8 @@ from torch import nn
 
 from dcnets.experiments import checkpoint, durable, tensor_file
 from dcnets.experiments.checkpoint import CheckpointError, discard, latest, save
-from dcnets.experiments.fitting import differences, refuse_other_recipe
 from dcnets.experiments.optimizer_state import flatten_optimizer, restore_optimizer
+from dcnets.experiments.same_recipe import differences, refuse_other_recipe
 
 
 def names(folder):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dcnets.decoupled import Decoupled
+from dcnets.modes import evaluating
 
 
 def calibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
@@ -25,10 +27,17 @@ def calibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
         first = next(batches)
     except StopIteration:
         raise ValueError("calibrate got no batches; pass at least one, in a list or from a loader") from None
-    modes = {module: module.training for module in model.modules()}
+    with evaluating(model), measuring(model), torch.no_grad():
+        for batch in chain([first], batches):
+            model(batch[0] if isinstance(batch, tuple | list) else batch)
+    return model
+
+
+@contextmanager
+def measuring(model: nn.Module) -> Iterator[None]:
+    """Decoupled layers and batch norms in training mode, begun anew, and averaging all batches alike."""
     momenta: dict[nn.Module, Any] = {}
     handles = []
-    model.eval()
     try:
         for module in model.modules():
             if isinstance(module, Decoupled):
@@ -40,17 +49,12 @@ def calibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
                 module.train()
                 module.reset_running_stats()
                 momenta[module], module.momentum = module.momentum, None  # None: a cumulative average
-        with torch.no_grad():
-            for batch in chain([first], batches):
-                model(batch[0] if isinstance(batch, tuple | list) else batch)
+        yield
     finally:
         for handle in handles:
             handle.remove()
         for module, momentum in momenta.items():
             cast(nn.BatchNorm2d, module).momentum = momentum
-        for module, mode in modes.items():
-            module.training = mode
-    return model
 
 
 class RadiusFromNorms:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -23,7 +22,7 @@ from dcnets.patches import Patches, patch_norm
 from dcnets.reference import Formula
 from dcnets.registry import Value
 from dcnets.settling import Tensors, formula_of, is_convolution, settle, values_of
-from dcnets.surroundings import autocasts, differentiated_otherwise, matched, pure_torch_needed, traced, written_down
+from dcnets.surroundings import differentiated_otherwise, matched, no_autocast, pure_torch_needed, traced, written_down
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,7 +72,7 @@ def respond(
 ) -> tuple[Tensor, Tensor | None]:
     """f(w, x) for every filter and patch, and the mean norm that a relative radius was measured by (None without one)."""
     x = matched(x, weight)
-    with torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext():
+    with no_autocast(x):
         x, patches, finish = geometry.take(x, weight)
         if is_convolution(operator, tensors):
             return finish(patches.products(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))), None
@@ -95,7 +94,7 @@ def respond_with(
 ) -> Response | None:  # fmt: skip
     """The same with what is behind the layer, in Triton; None where there are no programs for it."""
     own = matched(x, weight)
-    with torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext():
+    with no_autocast(x):
         taken, patches, _ = geometry.take(own, weight)
         if is_convolution(operator, tensors) or x.dim() != geometry.dims + 2:
             return None
@@ -164,7 +163,7 @@ def in_torch(
     values: dict[str, Value],
 ) -> tuple[Tensor, Tensor]:
     """The output and the patch norms, without Triton."""
-    if pure_torch_needed() or traced() or not fused(formula):
+    if pure_torch_needed() or traced() or not hand_written(formula):
         return reference.decouple(x, unit, bias, mean_norm, patches, formula, values)
     if torch.is_grad_enabled() and any(
         isinstance(t, Tensor) and t.requires_grad for t in (x, unit, bias, mean_norm, *values.values())
@@ -191,7 +190,7 @@ def on_triton(x: Tensor, weight: Tensor, patches: Patches, formula: Formula, blo
     return ops.can(x, weight, patches, formula)
 
 
-def fused(formula: Formula) -> bool:
+def hand_written(formula: Formula) -> bool:
     """Whether the hand-written path is to be taken."""
     possible = formula.h.has_slopes and formula.g.has_slopes
     if _backend == "fused" and not possible:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from contextlib import nullcontext
 from dataclasses import replace as with_changes
 from typing import Any, cast
 
@@ -19,7 +18,7 @@ from dcnets.piecewise import Piecewise
 from dcnets.reference import Formula
 from dcnets.registry import Value
 from dcnets.settling import formula_of, settle
-from dcnets.surroundings import autocasts, matched
+from dcnets.surroundings import matched, no_autocast
 
 
 def freeze(model: nn.Module) -> nn.Module:
@@ -81,14 +80,14 @@ class Frozen(nn.Module):
     def respond(self, x: Tensor, geometry: Geometry) -> Tensor:
         """f(w, x), as `dcnets.dispatch.respond` has it."""
         x = matched(x, self.weight)
-        with torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext():
+        with no_autocast(x):
             x, patches, finish = geometry.take(x, self.weight)
             return finish(compute(x, self.weight.to(x.dtype), self.bias, patches, self.formula, self.values()))
 
     def respond_with(self, x: Tensor, behind: Behind) -> Response | None:
         """f(w, x) and what is behind it in Triton; None where there are no programs for it."""
         own = matched(x, self.weight)
-        with torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext():
+        with no_autocast(x):
             taken, patches, _ = self.geometry.take(own, self.weight)
             if x.dim() != self.geometry.dims + 2:
                 return None

@@ -14,7 +14,7 @@ from dcnets.naming import choose
 from dcnets.operator import Operator
 from dcnets.options import DEFAULTS, Options
 from dcnets.registry import Value
-from dcnets.surroundings import autocasts, pure_torch_needed
+from dcnets.surroundings import no_autocast, pure_torch_needed
 
 IGNORED = -100
 """The target that counts for nothing, as in torch."""
@@ -71,10 +71,8 @@ def softmax_loss(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.
 
 def class_logits(x: Tensor, weight: Tensor, operator: Operator, alpha: Value, g: nn.Module | None = None) -> Tensor:
     """The operator's response to x, outside autocast and in float32 or better; `g` replaces its angular function."""
-    if autocasts(x):
-        with torch.autocast(x.device.type, enabled=False):
-            return class_logits(x, weight, operator, alpha, g)
-    return functional.decoupled_linear(full_precision(x), full_precision(weight), operator, alpha=alpha, g=g)
+    with no_autocast(x):
+        return functional.decoupled_linear(full_precision(x), full_precision(weight), operator, alpha=alpha, g=g)
 
 
 def full_precision(t: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from dcnets.anew import definition_needed, gradients_of
 from dcnets.filters import Layers, alike, as_weights, decoupled_layers, flat_filters, split_like
 from dcnets.patches import norm
-from dcnets.surroundings import pure_torch_needed
+from dcnets.surroundings import no_autocast, pure_torch_needed
 
 
 def orthonormal_penalty(model: nn.Module, normalised: bool = True) -> Tensor:
@@ -123,9 +122,3 @@ def products(filters: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
     for own, place in zip(filters, places, strict=True):
         torch.bmm(own, own.mT, out=place)
     return grams, places
-
-
-def no_autocast(t: Tensor) -> AbstractContextManager[Any]:
-    """A context in which products of tensors like t keep their precision."""
-    kind = t.device.type
-    return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)

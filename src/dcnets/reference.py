@@ -33,6 +33,13 @@ def response(formula: Formula, z: Tensor, n: Tensor, values: Values) -> Tensor:
     return y if scale is None else y * scale
 
 
+def with_radius(values: dict[str, Value], formula: Formula, n: Tensor, mean_norm: Tensor | None) -> dict[str, Value]:
+    """The values with ρ·m in place of ρ where the radius is relative."""
+    if not formula.relative:
+        return values
+    return {**values, "rho": values["rho"] * (mean(n) if mean_norm is None else mean_norm)}
+
+
 def decouple(
     x: Tensor,
     weight: Tensor,
@@ -45,8 +52,7 @@ def decouple(
     """The output y (batch, filters, *positions) and the patch norms n, from x and unit filters."""
     z = patches.products(x, weight)
     n = patch_norm(x, patches, formula.eps)
-    if formula.relative:
-        values = {**values, "rho": values["rho"] * (mean(n) if mean_norm is None else mean_norm)}
+    values = with_radius(values, formula, n, mean_norm)
     y = response(formula, grouped(z, patches.groups).to(n.dtype), n, values).flatten(1, 2)
     if bias is not None:
         y = y + bias.view(-1, *(1,) * (y.dim() - 2))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -25,6 +28,11 @@ def autocasts(t: Tensor) -> bool:
     """Whether autocast is on for tensors like t."""
     kind = t.device.type
     return kind != "meta" and torch.is_autocast_enabled(kind) and t.dtype != torch.float64
+
+
+def no_autocast(t: Tensor) -> AbstractContextManager[Any]:
+    """A context in which products of tensors like t keep their precision."""
+    return torch.autocast(t.device.type, enabled=False) if autocasts(t) else nullcontext()
 
 
 def pure_torch_needed() -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dcnets.experiments.update import arithmetic
+from dcnets.modes import evaluating
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,9 @@ class Scores:
 @torch.no_grad()
 def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], precision: torch.dtype = torch.float32) -> Scores:
     """Score a model in evaluation mode; its mode is put back afterwards."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
     totals: Tensor | None = None
     count = classes = 0
-    try:
+    with evaluating(model):
         for x, y in batches:
             with arithmetic(x.device, precision):
                 logits = model(x).float()
@@ -46,9 +45,6 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], precisi
             found = torch.stack([ranked[:, 0].sum(), ranked.sum(), loss.double()]).double()
             totals = found if totals is None else totals + found
             count, classes = count + len(y), logits.shape[1]
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
     if totals is None:
         raise ValueError("evaluate got no batches; is the test set empty?")
     top1, top5, loss_sum = totals.tolist()

@@ -19,11 +19,11 @@ from dcnets.experiments.averages import Averages
 from dcnets.experiments.data.source import Source
 from dcnets.experiments.distributed import Team
 from dcnets.experiments.evaluate import Scores, evaluate
-from dcnets.experiments.fitting import refuse_other_recipe
 from dcnets.experiments.metrics import Metrics
 from dcnets.experiments.optimizer_state import flatten_optimizer, restore_optimizer
 from dcnets.experiments.progress import Progress
 from dcnets.experiments.recipe import Recipe
+from dcnets.experiments.same_recipe import refuse_other_recipe
 from dcnets.experiments.schedule import Schedule
 from dcnets.experiments.settings import Outcome, Settings
 from dcnets.experiments.signals import StoppedError, Wish, watched

@@ -46,7 +46,7 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y, z and n; without `keep_products` y is written over z."""
     n = patches.sums(square_sums(x, patches.groups)).add_(formula.eps).sqrt_().unsqueeze(2)
-    values = with_radius(values, formula, n, mean_norm)
+    values = reference.with_radius(values, formula, n, mean_norm)
     shift = None if bias is None else bias.view(1, patches.groups, -1, *(1,) * (x.dim() - 2))
     batch = len(x)
     samples = chunk_size(patches.filters(weight) * n[:1].numel() // patches.groups, weight) if keep_products else batch
@@ -105,13 +105,6 @@ def varies(*values: Value | None) -> bool:
     return any(isinstance(value, Tensor) and value.numel() > 1 for value in values)
 
 
-def with_radius(values: dict[str, Value], formula: Formula, n: Tensor, mean_norm: Tensor | None) -> dict[str, Value]:
-    """The values with ρ·m in place of ρ where the radius is relative."""
-    if not formula.relative:
-        return values
-    return {**values, "rho": values["rho"] * (reference.mean(n) if mean_norm is None else mean_norm)}
-
-
 class Decouple(torch.autograd.Function):
     """`reference.decouple` with its first derivative written out. Returns y, z and n; only y has a gradient."""
 
@@ -166,7 +159,7 @@ def first_order(
     own: dict[str, Value] = dict(zip(names, own_values, strict=True))
     wanted = {name for name, need in zip(names, need_values, strict=True) if need}
     through_mean = formula.relative and (need_mean or (need_x and mean_norm is None))
-    values = with_radius(own, formula, n, mean_norm)
+    values = reference.with_radius(own, formula, n, mean_norm)
     totals = Totals(values, wanted | {"rho"} if through_mean else wanted)
 
     dn, inverse = torch.zeros_like(n) if need_x else None, n.reciprocal()

@@ -9,10 +9,10 @@ from typing import Any
 
 import dcnets
 from dcnets.experiments import jsonlines
-from dcnets.experiments.fitting import differences
 from dcnets.experiments.paper import Cell, Published
 from dcnets.experiments.recipe import DEFAULTS, Recipe
 from dcnets.experiments.reproduce.job import Job, Target
+from dcnets.experiments.same_recipe import differences
 
 Line = Mapping[str, Any]
 

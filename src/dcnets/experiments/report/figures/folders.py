@@ -11,10 +11,10 @@ from typing import Any
 
 from dcnets.experiments import recipes
 from dcnets.experiments.checkpoint import CheckpointError, found
-from dcnets.experiments.fitting import differences
 from dcnets.experiments.rebuild import Rebuilt, rebuild
 from dcnets.experiments.recipe import Recipe
 from dcnets.experiments.reproduce.lines import origin
+from dcnets.experiments.same_recipe import differences
 
 NAME = re.compile(r"(.+)-seed(\d+)")
 
