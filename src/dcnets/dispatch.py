@@ -115,21 +115,38 @@ def given_mean(x: Tensor, patches: Patches, formula: Formula, tensors: Tensors) 
     return torch.as_tensor(mean_norm, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
 
 
-def compute(
-    x: Tensor, unit: Tensor, bias: Tensor | None, patches: Patches, formula: Formula, values: dict[str, Value]
+def respond_settled(
+    x: Tensor, unit: Tensor, bias: Tensor | None, geometry: Geometry, formula: Formula, values: dict[str, Value]
 ) -> Tensor:
-    """The output of unit filters with values that are ready, an absolute ρ among them."""
-    found = compute_with(x, unit, bias, patches, formula, values, NOTHING)
-    return in_torch(x, unit, bias, None, patches, formula, values)[0] if found is None else found.y
+    """f for unit filters and values that are ready, an absolute ρ among them, as a frozen layer has them."""
+    x = matched(x, unit)
+    with no_autocast(x):
+        x, patches, finish = geometry.take(x, unit)
+        unit = unit.to(x.dtype)
+        if on_triton(x, unit, patches, formula):
+            return finish(settled_in_triton(x, unit, bias, patches, formula, values, NOTHING).y)
+        return finish(in_torch(x, unit, bias, None, patches, formula, values)[0])
 
 
-def compute_with(
-    x: Tensor, unit: Tensor, bias: Tensor | None, patches: Patches, formula: Formula, values: dict[str, Value],
+def respond_settled_with(
+    x: Tensor, unit: Tensor, bias: Tensor | None, geometry: Geometry, formula: Formula, values: dict[str, Value],
     behind: Behind,
 ) -> Response | None:  # fmt: skip
     """The same with what is behind the layer, in Triton; None where there are no programs for it."""
-    if not on_triton(x, unit, patches, formula, block=behind is not NOTHING):
-        return None
+    own = matched(x, unit)
+    with no_autocast(x):
+        taken, patches, _ = geometry.take(own, unit)
+        if x.dim() != geometry.dims + 2 or not on_triton(taken, unit, patches, formula, block=True):
+            return None
+        behind = behind.over(taken, x, patches.groups)
+        return settled_in_triton(taken, unit, bias, patches, formula, values, behind)
+
+
+def settled_in_triton(
+    x: Tensor, unit: Tensor, bias: Tensor | None, patches: Patches, formula: Formula, values: dict[str, Value],
+    behind: Behind,
+) -> Response:  # fmt: skip
+    """By the Triton programs, with unit filters and values that are ready."""
     from dcnets.kernels.gpu import ops
 
     return ops.respond(x, unit, bias, None, patches, formula, values, raw=False, unit=True, behind=behind)

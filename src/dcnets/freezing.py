@@ -11,14 +11,13 @@ from torch import Tensor, nn
 
 from dcnets.conversion import hand_over, is_itself, plain_twin, refuse_unfit, replace
 from dcnets.decoupled import Decoupled
-from dcnets.dispatch import compute, compute_with
+from dcnets.dispatch import respond_settled, respond_settled_with
 from dcnets.geometry import Geometry
 from dcnets.kernels.response import Behind, Response
 from dcnets.piecewise import Piecewise
 from dcnets.reference import Formula
 from dcnets.registry import Value
 from dcnets.settling import formula_of, settle
-from dcnets.surroundings import matched, no_autocast
 
 
 def freeze(model: nn.Module) -> nn.Module:
@@ -78,21 +77,12 @@ class Frozen(nn.Module):
         return self.respond(input, self.geometry)
 
     def respond(self, x: Tensor, geometry: Geometry) -> Tensor:
-        """f(w, x), as `dcnets.dispatch.respond` has it."""
-        x = matched(x, self.weight)
-        with no_autocast(x):
-            x, patches, finish = geometry.take(x, self.weight)
-            return finish(compute(x, self.weight.to(x.dtype), self.bias, patches, self.formula, self.values()))
+        """f(w, x), whatever the geometry."""
+        return respond_settled(x, self.weight, self.bias, geometry, self.formula, self.values())
 
     def respond_with(self, x: Tensor, behind: Behind) -> Response | None:
         """f(w, x) and what is behind it in Triton; None where there are no programs for it."""
-        own = matched(x, self.weight)
-        with no_autocast(x):
-            taken, patches, _ = self.geometry.take(own, self.weight)
-            if x.dim() != self.geometry.dims + 2:
-                return None
-            behind = behind.over(taken, x, patches.groups)
-            return compute_with(taken, self.weight, self.bias, patches, self.formula, self.values(), behind)
+        return respond_settled_with(x, self.weight, self.bias, self.geometry, self.formula, self.values(), behind)
 
     def values(self) -> dict[str, Value]:
         """What the formula takes beside norms and angles, shaped to meet the grouped layout."""
