@@ -118,6 +118,7 @@ def test_a_checkpoint_from_before_adversaries_is_that_of_a_recipe_without_one():
 
 def test_fractions_are_read_exactly():
     assert read("adversary_eps", "8/255") == 8 / 255
+    assert read("adversary_eps", "0.5/255") == 0.5 / 255
     assert read("rate", "1/3") == 1 / 3
     for text in ("8/0", "8/", "/255", "8/255/2"):
         with pytest.raises(ValueError, match="adversary_eps is a number, or none, got"):

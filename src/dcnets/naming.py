@@ -1,4 +1,4 @@
-"""Names that a person typed: look them up, or say which one was probably meant."""
+"""What a person typed: names, looked up or with the one that was probably meant, and numbers as 8/255."""
 
 from __future__ import annotations
 
@@ -30,3 +30,9 @@ def refuse_unknown(owner: str, given: Iterable[str], known: Iterable[str]) -> No
     for name in given:
         if name not in choices:
             raise TypeError(f"{owner} got an unknown keyword {name!r}; {near_miss(name, choices)}")
+
+
+def quotient(text: str) -> float:
+    """A number, or two with a stroke between them, as 8/255; raises as `float` and division do."""
+    top, stroke, bottom = text.partition("/")
+    return float(top) / float(bottom) if stroke else float(text)

@@ -7,11 +7,10 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any, Literal
 
 from dcnets.experiments.adversary_fields import check_adversary, with_useless_emptied
-from dcnets.naming import choose, near_miss
+from dcnets.naming import choose, near_miss, quotient
 
 FLAGS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 FAST = 0.1
@@ -186,7 +185,7 @@ def read(name: str, text: str) -> Any:
             return FLAGS[text.lower()]
         if kind is tuple:
             return tuple(int(part.replace("_", "")) for part in text.split(",") if part.strip())
-        return float(Fraction(text)) if kind is float and "/" in text else kind(text)
+        return quotient(text) if kind is float else kind(text)
     except (ValueError, KeyError, ZeroDivisionError):
         raise ValueError(f"{name} is {spoken(name)}, got {text!r}") from None
 
