@@ -362,6 +362,22 @@ def test_float64_stays_float64():
     assert attacks.fgsm(model, x, y, eps=0.1).dtype == torch.float32
 
 
+@both_norms
+def test_autoattack_in_float64_too(norm):
+    """The package computes in float32; the examples are those of x all the same."""
+    pytest.importorskip("pyautoattack")
+    model, (x, y) = network().double(), digits(6)
+    x = x.double() * (1 - 1e-9)  # which float32 cannot tell from x
+    found = attacks.autoattack(model, x, y, eps=EPS[norm], norm=norm)
+    assert found.dtype == torch.float64
+    assert distances(found, x, norm).max() <= EPS[norm] + 1e-12
+    fooled = attacks.fooled(model, found, y)
+    assert fooled.sum() > attacks.fooled(model, x, y).sum()
+    still = (found == x).flatten(1).all(1)
+    assert (still | fooled).all()
+    assert attacks.autoattack(model, x.float(), y, eps=EPS[norm], norm=norm).dtype == torch.float32
+
+
 def test_under_autocast_it_still_fools():
     model, (x, y) = network(), digits(48)
     with torch.autocast("cpu", torch.bfloat16):
@@ -388,12 +404,25 @@ def test_a_normalisation_that_makes_no_sense_is_refused():
         attacks.Normalised(nn.Identity(), [0.5, 0.5], [0.5], scale=1)
     with pytest.raises(ValueError, match="above 0"):
         attacks.Normalised(nn.Identity(), [0.5], [0.0], scale=1)
+    three = attacks.Normalised(nn.Identity(), [0.5] * 3, [0.5] * 3, scale=1)
+    for x in (torch.zeros(2, 1, 4, 4), torch.zeros(2, 16)):
+        with pytest.raises(ValueError, match=r"expected images .* of 3 channels; give one mean"):
+            three(x)
+
+
+def test_a_number_is_the_mean_of_the_only_channel():
+    x = torch.rand(2, 1, 4, 4, dtype=torch.float64)
+    seen = attacks.Normalised(nn.Linear(4, 4).double(), 0.1, torch.tensor(0.3, dtype=torch.float64), scale=1)
+    seen.model = nn.Identity()
+    assert torch.equal(seen(x), (x - 0.1) / 0.3)
+    with pytest.raises(ValueError, match="of 1 channels"):
+        seen(torch.rand(2, 3, 4, 4, dtype=torch.float64))
 
 
 def test_batches_give_what_one_go_gives(capsys):
     model, (x, y) = Counting(network()), digits()
     found = attacks.in_batches(attacks.bim, model, x, y, batch=7, **settings())
-    assert model.sizes == [7] * 18 + [3] * 6
+    assert model.sizes == [1] + [7] * 18 + [3] * 6  # a look at one image tells the classes
     assert (found - attacks.bim(model, x, y, **settings())).abs().max() < 1e-6
     fooled = attacks.in_batches(attacks.fooled, model, found, y, batch=5)
     assert torch.equal(fooled, attacks.fooled(model, found, y))
@@ -438,6 +467,46 @@ def test_a_targeted_transfer_counts_what_reaches_the_target():
     examples, fooled = attacks.transfer(model, model, x, target, attack=attacks.bim, **reach)
     assert torch.equal(fooled, attacks.fooled(model, examples, target, targeted=True))
     assert fooled.sum() > 20
+    hidden = partial(attacks.bim, **reach)
+    with pytest.raises(ValueError, match=r"sets targeted=True where transfer cannot see it.*give it to transfer"):
+        attacks.transfer(model, model, x, target, attack=hidden)
+    plain = partial(attacks.bim, **settings(eps=0.15))
+    assert torch.equal(attacks.transfer(model, model, x, target, attack=plain, targeted=True).fooled, fooled)
+
+
+def test_an_attack_that_knows_no_target_is_transferred_too():
+    def brighter(model, x, y):
+        return (x + 0.3).clamp(0, 1)
+
+    model, (x, y) = network(), digits()
+    examples, fooled = attacks.transfer(model, model, x, y, attack=brighter)
+    assert torch.equal(fooled, attacks.fooled(model, examples, y))
+
+
+@pytest.mark.parametrize("where", ["image", "class"])
+def test_a_mistake_in_the_last_batch_is_told_before_the_first(where):
+    model, (x, y) = Counting(network()), digits()
+    if where == "image":
+        x[-1] += 1
+    else:
+        y[-1] = 10
+    with pytest.raises(ValueError, match="x has values" if where == "image" else "y has class 10, but"):
+        attacks.in_batches(attacks.fgsm, model, x, y, batch=5, eps=0.1)
+    assert sum(model.sizes) <= 1
+
+
+def test_numbers_of_numpy_and_torch_are_numbers():
+    numpy = pytest.importorskip("numpy")
+    model, (x, y) = network(), digits()
+    expected = attacks.bim(model, x, y, eps=0.125, step=0.0625, steps=3)
+    for number, count in ((numpy.float32, numpy.int64), (torch.tensor, torch.tensor)):
+        found = attacks.bim(model, x, y, eps=number(0.125), step=number(0.0625), steps=count(3))
+        assert torch.equal(found, expected)
+    for wrong in (numpy.bool_(True), torch.tensor(True), torch.tensor([3, 4]), 3.0):
+        with pytest.raises(TypeError, match="steps is a whole number, got"):
+            attacks.bim(model, x, y, eps=0.125, step=0.0625, steps=wrong)
+    with pytest.raises(TypeError, match="eps is a number, got"):
+        attacks.fgsm(model, x, y, eps=torch.tensor([0.1, 0.2]))
 
 
 # -- squares -----------------------------------------------------------------------------------------------------------
@@ -547,7 +616,13 @@ def refused(model, x, y):
         "a list": (lambda: fgsm([1.0], y), TypeError, "got list"),
         "normalised": (lambda: fgsm(2 * x - 1, y), ValueError, r"from -1 to 1, expected \[0, 1\].*attacks.Normalised"),
         "NaN": (lambda: fgsm(x * torch.nan, y), ValueError, "from nan to nan"),
-        "no images": (lambda: fgsm(x[:0], y[:0]), ValueError, r"shape \(0, 1, 10, 10\), expected one image or more"),
+        "just above": (lambda: fgsm(x + (1 + 1e-6 - x.max()), y), ValueError, r"to 1\.00000\d+, expected \[0, 1\]"),
+        "no images": (lambda: fgsm(x[:0], y[:0]), ValueError, r"shape \(0, 1, 10, 10\), expected one image .*nothing"),
+        "a flat image": (lambda: fgsm(x[0, 0, 0], y[:1]), ValueError, r"shape \(10,\), expected .* x\[None\]"),
+        "a seed": (lambda: pgd(model, x, y, generator=0), TypeError, r"Generator or None, got 0; make one with"),
+        "targeted a word": (lambda: fgsm(x, y, targeted="no"), TypeError, "targeted is True or False, got 'no'"),
+        "targeted a tensor": (lambda: fgsm(x, y, targeted=y > 3), TypeError, "targeted is True or False"),
+        "a start by a word": (lambda: iterate(random_start="no"), TypeError, "random_start is True or False"),
         "float labels": (lambda: fgsm(x, y.float()), TypeError, r"got torch.float32; convert with .long\(\)"),
         "label list": (lambda: fgsm(x, y.tolist()), TypeError, "got list"),
         "one-hot labels": (lambda: fgsm(x, F.one_hot(y, 10)), ValueError, r"shape \(24, 10\), expected \(24,\)"),

@@ -205,6 +205,13 @@ def test_distances_are_read_as_people_write_them():
         (("--eps", "0.1", *STEPS, "--norm", "l1"), "unknown norm 'l1'"),
         (("--eps", "0.1", *STEPS, "--images", "0"), "--images is a whole number, 1 or more"),
         (("--eps", "0.1", *STEPS, "--crop", "3"), "--crop is for data sets"),
+        (("--eps", "0.1", "--attack", "fgsm", "--restarts", "3"), "--restarts means nothing to fgsm; leave it out, or add"),
+        (
+            ("--eps", "0.1", *STEPS, "--attack", "fgsm"),
+            "--step means nothing to fgsm; leave it out, or add one of bim, pgd",
+        ),
+        (("--eps", "0.1", *STEPS, "--attack", "fgsm,bim", "--seed", "1"), "--seed means nothing to fgsm and bim"),
+        (("--eps", "0.1", *STEPS, "--queries", "9", "--lipschitz"), "--queries means nothing to fgsm and bim and pgd"),
     ],
 )
 def test_wrong_arguments(runs, arguments, told):
@@ -215,6 +222,11 @@ def test_substitutes_that_cannot_be(runs):
     plain, command = runs / "plain", ("--eps", "0.1", *STEPS)
     assert "its own substitute" in refused(2, "attack", plain, *command, "--substitute", plain)
     assert "plain is given 2 times" in refused(2, "attack", plain, plain, *command, "--substitute", runs / "tanh")
+    around = runs / "tanh" / ".." / "plain"
+    assert "its own substitute" in refused(2, "attack", plain, *command, "--substitute", around)
+    assert "plain is given 2 times" in refused(2, "attack", plain, around, *command)
+    newest = checkpoint.found(plain)[-1]
+    assert "its own substitute" in refused(2, "attack", plain, *command, "--substitute", newest)
     told = refused(2, "attack", plain, "--substitute", runs / "tanh", "--eps", "0.1", "--attack", "square")
     assert "examples to transfer are made by one of pgd, bim, fgsm; add it to --attack" in told
 

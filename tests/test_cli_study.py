@@ -17,6 +17,7 @@ from dcnets.experiments.robustness.setting import MAIN, Setting
 from dcnets.experiments.robustness.study import networks, tasks
 from dcnets.experiments.robustness.study import work as working
 from dcnets.experiments.robustness.trials import Trial
+from dcnets.experiments.study_parts import PARTS
 
 TANH, FGSM = f"{DIGITS}-tanh-cosine", f"{DIGITS}-fgsm"
 SMALL = ("--images", "40", "--few", "20", "--device", "cpu", "--no-autoattack")
@@ -48,9 +49,9 @@ def test_a_whole_study(quick, runs):
     assert result.exit_code == 0, result.stderr
     written = results.read(Path("results/attacks.jsonl"))
     assert written[0]["part"] == "setting"
-    counted = {part: sum(each["part"] == part for each in written) for part in tasks.NAMES}
-    assert counted == dict.fromkeys(tasks.NAMES, 2)  # of two networks; the substitute is no victim
-    assert result.stdout == "3 networks, 12 new measurements; the lines are in results/attacks.jsonl\n"
+    counted = {part: sum(each["part"] == part for each in written) for part in PARTS}
+    assert counted == dict.fromkeys(PARTS, 2)  # of two networks; the substitute is no victim
+    assert result.stdout == "3 networks, 13 new measurements; the lines are in results/attacks.jsonl\n"  # with the search
     assert "looking for the setting under which the baseline is nearest to the paper's" in result.stderr
     assert "study: 12 measurements to do, in about" in result.stderr
     again = call("study", runs, *SMALL)
@@ -69,11 +70,19 @@ def test_a_frozen_setting_outlives_the_networks_that_it_was_sought_with(quick, r
 
 def test_parts_and_a_dry_run(quick, runs):
     told = call("study", runs, *SMALL, "--parts", "lipschitz,frozen", "--dry-run")
-    assert told.stdout == "3 networks, 2 measurements to do\n"  # the setting is not sought yet
-    assert "study: 2 measurements to do, in about" in told.stderr
+    assert told.stdout == "3 networks, 5 measurements to do\n"  # two of each part, and the search for a setting
+    assert "study: 5 measurements to do, in about" in told.stderr
     assert not Path("results").exists()
     ok("study", runs, *SMALL, "--parts", "curves", "--results", "mine.jsonl", "--quiet")
     assert [each["part"] for each in results.read(Path("mine.jsonl"))] == ["curves", "curves"]
+
+
+def test_more_images_than_a_setting_was_sought_among_keep_apart_from_those(quick, runs):
+    ok("study", runs / f"{DIGITS}-seed0", *SMALL, "--parts", "frozen", "--quiet")
+    ok("study", runs / f"{TANH}-seed0", *SMALL, "--images", "100", "--parts", "frozen", "--quiet")
+    sought, _, other = results.read(Path("results/attacks.jsonl"))
+    assert (sought["first"], sought["images"]) == (20, 20)
+    assert (other["first"], other["images"]) == (0, 20)
 
 
 def test_two_networks_at_once(runs):
@@ -115,7 +124,7 @@ def test_the_tables_of_a_file():
     results.append(Path("results/attacks.jsonl"), line("tables", "cifar10-cnn9_attack", attacks=[exam(MAIN.fgsm, 0.25)]))
     text = ok("study", "--tables")
     assert text.startswith(f"### Table 7, white-box, ours: {setting.MAIN}\n")
-    assert "| Natural, FGSM | 25.0 (18.82) |" in text
+    assert "| Natural, FGSM | 0 | 25.0 (18.82) |" in text
     assert refused(1, "study", "--tables", "--scale", "0.5").startswith("error: there are no lines of a study")
 
 

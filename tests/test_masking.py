@@ -15,13 +15,15 @@ from dcnets.experiments.robustness import Plan, Trial, Withstood, checks, examin
 from dcnets.experiments.robustness import evidence as made
 from dcnets.experiments.robustness.evidence import Evidence, gather
 from dcnets.experiments.robustness.findings import at_least, gap
-from dcnets.experiments.robustness.looks import Looks
+from dcnets.experiments.robustness.looks import Looks, look
 from dcnets.experiments.robustness.masking import CHECKS, MASKED, NOT_ROBUST, NOT_SHOWN, reported
 from dcnets.experiments.robustness.mended import Averaged, Rescaled
 
 PGD = Trial("pgd", EPS, step=EPS / 4, steps=10)
 PLAN = Plan(PGD, restarts=8, queries=400)
 COUNT = 150
+SILENT = "no sign of masking (not made: AutoAttack)"
+"""What a verdict ends with where AutoAttack was not asked for."""
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +59,7 @@ def test_a_network_built_to_deceive_is_called_masked(reports, name):
 def test_a_network_trained_by_pgd_is_cleared(reports):
     report = reports("hardened")
     robust = report.robust.accuracy
-    assert report.verdict == (
-        f"robust to L∞ ε = 0.1 for {100 * robust:.1f} % of the images as far as tried, and no sign of masking"
-    )
+    assert report.verdict == (f"robust to L∞ ε = 0.1 for {100 * robust:.1f} % of the images as far as tried, and {SILENT}")
     assert report.signs == []
     assert 0.6 < robust < report.clean.accuracy
 
@@ -67,7 +67,7 @@ def test_a_network_trained_by_pgd_is_cleared(reports):
 @pytest.mark.parametrize("name", ["natural", "decoupled"])
 def test_a_network_trained_as_usual_is_not_robust_and_hides_nothing(reports, name):
     report = reports(name)
-    assert report.verdict == f"{NOT_ROBUST}, and no sign of masking"
+    assert report.verdict == f"{NOT_ROBUST}, and {SILENT}"
     assert report.clean.accuracy > 0.9
     assert report.robust.accuracy < 0.15
 
@@ -215,7 +215,7 @@ def looks(count=200, **shares):
     return Looks(**{**usual, "finite": ~none, "zero_parts": none.double(), **values})
 
 
-def evidence(seen=None, blocked=(), far=(0.0,), classes=10, **outcomes):
+def evidence(seen=None, blocked=(), far=(0.0,), classes=10, plan=PLAN, **outcomes):
     """Evidence of a network that is right for nine images in ten; withstood shares by attack."""
     names = {"fgsm": made.FGSM, "bim": made.BIM, "pgd": made.PGD, "restarted": made.RESTARTED, "rescaled": made.RESCALED,
              "mean": made.MEAN, "square": made.SQUARE, "transfer": f"{made.TRANSFER}other", "auto": made.AUTO}  # fmt: skip
@@ -223,7 +223,7 @@ def evidence(seen=None, blocked=(), far=(0.0,), classes=10, **outcomes):
     found = {names[name]: survivors(share) for name, share in (usual | outcomes).items() if names[name] not in blocked}
     grown = {float(eps): survivors(share) for eps, share in enumerate(far, 1)}
     return Evidence(
-        PLAN, classes, survivors(0.9), looks() if seen is None else seen, found, dict.fromkeys(blocked, "why"), grown
+        plan, classes, survivors(0.9), looks() if seen is None else seen, found, dict.fromkeys(blocked, "why"), grown
     )
 
 
@@ -259,7 +259,18 @@ def test_every_check_says_when_it_speaks():
 @pytest.mark.parametrize(
     ("given", "verdict"),
     [
-        ({}, "robust to L∞ ε = 0.1 for 49.0 % of the images as far as tried, and no sign of masking"),
+        ({}, f"robust to L∞ ε = 0.1 for 49.0 % of the images as far as tried, and {SILENT}"),
+        ({"auto": 0.48}, "robust to L∞ ε = 0.1 for 48.0 % of the images as far as tried, and no sign of masking"),
+        (
+            {"blocked": (f"{made.TRANSFER}other",)},
+            "robust to L∞ ε = 0.1 for 49.0 % of the images as far as tried, and no sign of masking (not made: transfer, "
+            "AutoAttack)",
+        ),
+        (
+            {"auto": 0.3, "blocked": (f"{made.TRANSFER}other",)},
+            "robust to L∞ ε = 0.1 for 30.0 % of the images as far as tried; AutoAttack is much stronger than PGD, with no "
+            "other sign of masking (not made: transfer)",
+        ),
         ({"square": 0.13}, f"{MASKED} (Square)"),
         ({"square": 0.2}, f"{MASKED} (Square)"),
         ({"square": 0.3}, f"{NOT_SHOWN} (Square)"),
@@ -272,7 +283,7 @@ def test_every_check_says_when_it_speaks():
         ({"auto": 0.13}, f"{MASKED} (AutoAttack)"),
         (
             {"pgd": 0.12, "restarted": 0.11, "bim": 0.12, "rescaled": 0.1, "fgsm": 0.2},
-            f"{NOT_ROBUST}, and no sign of masking",
+            f"{NOT_ROBUST}, and {SILENT}",
         ),
         (
             {"pgd": 0.12, "restarted": 0.11, "bim": 0.12, "rescaled": 0.1, "fgsm": 0.2, "seen": looks(zero=0.1)},
@@ -282,6 +293,49 @@ def test_every_check_says_when_it_speaks():
 )
 def test_the_verdict_follows_the_rules(given, verdict):
     assert reported(evidence(**given)).verdict == verdict
+
+
+@pytest.mark.parametrize("name", ["square", "transfer", "auto", "rescaled", "restarted", "fgsm"])
+def test_what_is_robust_withstands_everything_that_was_tried(name):
+    assert evidence(**{name: 0.2}).robust.accuracy == 0.2
+
+
+def test_a_report_in_l2_goes_as_far_as_images_in_l2_do():
+    plan = Plan(Trial("pgd", 0.5, "l2", step=0.125, steps=10))
+    far = plan.far(torch.zeros(3, 1, 14, 14))
+    assert [trial.eps for trial in far] == [2.0, 7.0, 14.0]
+    assert [trial.norm for trial in far] == ["l2"] * 3
+    assert [trial.step for trial in far] == [0.5, 1.75, 3.5]  # each can go two and a half times as far as ε
+    assert [trial.eps for trial in PLAN.far(torch.zeros(3, 1, 14, 14))] == [4 * EPS, 0.5, 1.0]
+    assert reported(evidence(plan=plan)).verdict.startswith("robust to L2 ε = 0.5 for 49.0 %")
+
+
+class Along(nn.Module):
+    """Two logits, whose difference is a function of how far the pixels are above 0.5, in ε."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        d = self.function((x.mean((1, 2, 3)) - 0.5) / EPS)
+        return torch.stack([torch.zeros_like(d), d], 1)
+
+
+@pytest.mark.parametrize(
+    ("function", "short", "turned"),
+    [
+        (lambda t: 4 * t, False, False),
+        (lambda t: 4 * torch.sin(math.pi * t), False, True),  # back at ε
+        (lambda t: 100 * t.clamp(max=1e-3), True, False),  # steep for a thousandth of the way
+    ],
+    ids=["straight", "hill", "kink"],
+)
+def test_a_look_along_the_gradient(function, short, turned):
+    x, y = torch.full((3, 1, 2, 2), 0.5), torch.zeros(3, dtype=torch.long)
+    found = look(Along(function), x, y, eps=EPS, norm="linf", batch=2)
+    assert found.short.tolist() == [short] * 3
+    assert found.turned.tolist() == [turned] * 3
 
 
 def test_what_is_robust_depends_on_the_number_of_classes():

@@ -10,14 +10,19 @@ from hardened import EPS, Built, digits, trained
 from torch import nn
 
 from dcnets import attacks
+from dcnets.attacks.norms import NORMS, Draws
 from dcnets.experiments import data
 from dcnets.experiments.robustness import (
     GRID,
     Curve,
+    Local,
+    Plan,
     Trial,
+    Wanted,
     Withstood,
     clean,
     curve,
+    evaluate,
     local_lipschitz,
     over,
     transfer_matrix,
@@ -71,6 +76,14 @@ class Counting(nn.Module):
 def test_a_trial_that_says_nothing_is_refused(settings, told):
     with pytest.raises(ValueError, match=told):
         Trial(**settings)
+
+
+def test_numbers_of_numpy_and_torch_make_the_same_trial():
+    numpy = pytest.importorskip("numpy")
+    same = Trial("pgd", numpy.float64(EPS), step=torch.tensor(EPS / 4, dtype=torch.float64), steps=numpy.int32(6),
+                 seed=torch.tensor(3))  # fmt: skip
+    assert (same, hash(same)) == (PGD, hash(PGD))
+    assert json.loads(json.dumps(same.settings())) == PGD.settings()
 
 
 def test_steps_that_just_reach_the_ball_will_do():
@@ -153,6 +166,27 @@ def test_the_worst_case_is_taken_image_by_image():
     assert found.error == pytest.approx(math.sqrt(0.5 * 0.5 / 4))
 
 
+def test_images_that_cannot_be_measured_are_refused():
+    model, (x, y) = trained(), digits(6)
+    for measure in (clean, BIM.examples, lambda *a, **k: local_lipschitz(*a, eps=EPS, step=EPS, steps=1, **k)):
+        for images, classes, told in (
+            (x, y[:5], r"y has shape \(5,\), expected \(6,\)"),
+            (x[:0], y[:0], "there is nothing to attack"),
+            (2 * x - 1, y, "x has values from -1 to"),
+        ):
+            with pytest.raises(ValueError, match=told):
+                measure(model, images, classes, batch=4)
+        with pytest.raises(TypeError, match=r"model is a torch\.nn\.Module, got function"):
+            measure(lambda x: x, x, y, batch=4)
+
+
+def test_the_worst_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="there are no outcomes"):
+        worst_case([])
+    with pytest.raises(ValueError, match="there are no curves"):
+        worst_curve(iter(()))
+
+
 # -- curves ------------------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +253,41 @@ def test_a_black_box_needs_another_network():
     (x, y), models = digits(4), {"one": trained()}
     with pytest.raises(ValueError, match="no substitute for one but itself"):
         transfer_matrix(models, models, x, y, BIM, batch=4).black_box("one")
+    with pytest.raises(ValueError, match="unknown victim 'on'; did you mean 'one'"):
+        transfer_matrix(models, models, x, y, BIM, batch=4).black_box("on")
+
+
+# -- all at once -------------------------------------------------------------------------------------------------------
+
+
+def test_everything_of_some_networks_in_one_go():
+    (x, y), models = digits(20), {"one": trained(), "hard": trained(EPS)}
+    plan = Plan(PGD, restarts=2, queries=5)
+    found = evaluate(
+        models, x, y, Wanted([over(BIM, (0.0, EPS)), [PGD]], transfer=BIM, masking=plan, lipschitz=PGD), batch=20,
+        substitutes={"other": trained(seed=1)},
+    )  # fmt: skip
+    assert list(found) == ["one", "hard"]
+    for name, each in found.items():
+        assert each.name == name
+        assert each.clean.accuracy == clean(models[name], x, y, batch=20).accuracy
+        bim, pgd = each.curves
+        assert bim.accuracies[1] == withstood(models[name], x, y, BIM, batch=20).accuracy
+        assert pgd.accuracies == (withstood(models[name], x, y, PGD, batch=20).accuracy,)
+        assert each.matrix.accuracies()["other"][name] <= each.clean.accuracy
+        assert "transfer from other" in each.report.evidence.outcomes
+        assert len(each.local.constant) == 20
+    assert found["hard"].curves[1].accuracies[0] > found["one"].curves[1].accuracies[0]
+    few = evaluate(models, x, y, Wanted(lipschitz=PGD), batch=20)["one"]
+    assert (few.curves, few.matrix, few.report) == ((), None, None)
+
+
+def test_what_cannot_be_evaluated_is_refused():
+    x, y = digits(2)
+    with pytest.raises(TypeError, match=r"attacks are lists of trials.*give \[\[trial\]\]"):
+        Wanted([BIM])
+    with pytest.raises(ValueError, match=r"wanted.transfer needs substitutes"):
+        evaluate({"one": trained()}, x, y, Wanted([[BIM]], transfer=BIM), batch=2)
 
 
 # -- Lipschitz constants -----------------------------------------------------------------------------------------------
@@ -263,6 +332,33 @@ def test_the_constant_is_at_least_any_quotient_in_a_small_ball_and_scales_with_t
     assert (found.constant > quotient).all()
     assert set(found.summary()) == {"constant", "slope", "margin", "reach"}
     assert found.summary()["constant"]["q50"] == pytest.approx(found.constant.double().median().item(), rel=0.2)
+
+
+class Saturating(nn.Module):
+    """Two logits ±tanh(50·(x − 0.5)) of one pixel: the further away, the smaller the ratio."""
+
+    def forward(self, x):
+        z = torch.tanh(50 * (x.flatten(1).squeeze(1) - 0.5))
+        return torch.stack([z, -z], 1)
+
+
+def test_the_largest_ratio_on_the_way_is_kept_and_the_start_is_drawn():
+    x, y = torch.full((40, 1, 1, 1), 0.5), torch.zeros(40, dtype=torch.long)
+    found = local_lipschitz(Saturating(), x, y, eps=0.2, step=0.1, steps=3, seed=5, batch=40).constant
+    start = NORMS["linf"].draw(x, 0.2, Draws(torch.Generator().manual_seed(5), x)).flatten().abs()
+    ratio = 2 * torch.tanh(50 * start) / start
+    end = 2 * math.tanh(50 * 0.2) / 0.2
+    assert torch.allclose(found, ratio.clamp(min=end), rtol=1e-4)
+    assert ratio.max() > 4 * end
+    other = local_lipschitz(Saturating(), x, y, eps=0.2, step=0.1, steps=3, seed=6, batch=40).constant
+    assert not torch.allclose(found, other)
+
+
+def test_slopes_and_margins_are_those_of_images_that_are_right():
+    local = Local(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([4.0, 2.0, -50.0]), torch.tensor([2.0, 2.0, 10.0]))
+    found = {name: numbers["q50"] for name, numbers in local.summary().items()}
+    assert found == {"constant": 2.0, "slope": 2.0, "margin": 3.0, "reach": 1.5}
+    assert local.reach.tolist() == [2.0, 1.0, -5.0]  # each image has its own
 
 
 def test_a_network_without_gradients_has_no_slope():

@@ -10,13 +10,15 @@ from studied import DIGITS, line, recipe, train
 from dcnets import attacks
 from dcnets.experiments import checkpoint, data, recipes, results
 from dcnets.experiments.rebuild import rebuild
+from dcnets.experiments.robustness import lipschitz
 from dcnets.experiments.robustness.evidence import Plan
-from dcnets.experiments.robustness.setting import MAIN, Setting, nearest
+from dcnets.experiments.robustness.setting import MAIN, Frozen, Setting, nearest
 from dcnets.experiments.robustness.study import arena as arenas
 from dcnets.experiments.robustness.study import lines, networks, tasks, work
 from dcnets.experiments.robustness.study.arena import Arena
 from dcnets.experiments.robustness.study.networks import Network
 from dcnets.experiments.robustness.trials import Trial
+from dcnets.experiments.study_parts import PARTS
 
 TANH, FGSM = f"{DIGITS}-tanh-cosine", f"{DIGITS}-fgsm"
 CPU = torch.device("cpu")
@@ -198,7 +200,7 @@ def test_what_fails_is_told_and_the_rest_go_on(kind, found, arena, tmp_path, mon
     def broken(*_, **__):
         raise kind("the gradient\nis not finite")
 
-    monkeypatch.setattr(work, "local_lipschitz", broken)
+    monkeypatch.setattr(lipschitz, "local_lipschitz", broken)
     told, spent = [], []
     some = [small("lipschitz", found, arena), small("matrix", found, arena)]
     failed = work.carry_out(some, arena, tmp_path / "a.jsonl", told.append, spent.append)
@@ -211,7 +213,7 @@ def test_a_full_memory_ends_the_study(found, arena, tmp_path, monkeypatch):
     def full(*_, **__):
         raise torch.OutOfMemoryError("full")
 
-    monkeypatch.setattr(work, "local_lipschitz", full)
+    monkeypatch.setattr(lipschitz, "local_lipschitz", full)
     with pytest.raises(torch.OutOfMemoryError):
         work.carry_out([small("lipschitz", found, arena)], arena, tmp_path / "a.jsonl", str)
 
@@ -227,8 +229,8 @@ def test_the_time_that_is_expected_goes_with_the_work(found, arena, monkeypatch)
 def test_tasks_come_part_by_part_and_substitutes_are_no_victims(found, arena):
     sizes = tasks.Sizes(arena.whole, arena.halves[0], arena.first(10))
     family = found[0][0].family
-    made = list(tasks.wanted(found[0], tasks.NAMES, sizes, {family: Setting(2, "2 steps of ε/2")}))
-    assert list(dict.fromkeys(task.part for task in made)) == list(tasks.NAMES)
+    made = list(tasks.wanted(found[0], PARTS, sizes, {family: Frozen(Setting(2, "2 steps of ε/2"), 20)}))
+    assert list(dict.fromkeys(task.part for task in made)) == list(PARTS)
     assert {task.victim.recipe.seed for task in made} == {0, 1}
     frozen = [task for task in made if task.part == "frozen"]
     assert {task.span for task in frozen} == {(0, 20)}
@@ -241,6 +243,23 @@ def test_tasks_come_part_by_part_and_substitutes_are_no_victims(found, arena):
     assert (plan.trial.steps, plan.restarts, plan.trial.eps) == (50, 5, 8 / 255)
 
 
+@pytest.mark.parametrize(("first", "span"), [(20, (0, 20)), (30, (0, 20)), (7, (0, 7)), (0, None)])
+def test_no_number_in_a_sought_setting_is_of_images_that_it_was_sought_on(found, arena, first, span):
+    sizes = tasks.Sizes(arena.whole, arena.halves[0], arena.first(10))
+    known = {found[0][0].family: Frozen(MAIN, first)}
+    assert {task.span for task in tasks.wanted(found[0], ["frozen"], sizes, known)} == ({span} if span else set())
+
+
+def test_lipschitz_lines_of_the_old_kind_are_measured_anew(found, arena, tmp_path):
+    task = small("lipschitz", found, arena)
+    work.carry_out([task], arena, tmp_path / "a.jsonl", str)
+    (written,), _ = lines.read(tmp_path / "a.jsonl")
+    assert written["lipschitz"]["of"] == "right"
+    assert work.missing([task], [written]) == []
+    old = {name: each for name, each in written["lipschitz"].items() if name != "of"}
+    assert work.missing([task], [written | {"lipschitz": old}]) == [task]
+
+
 # -- the frozen setting ------------------------------------------------------------------------------------------------
 
 
@@ -249,7 +268,11 @@ def test_a_setting_is_sought_on_the_other_half_and_frozen(found, arena, tmp_path
     monkeypatch.setattr(work, "GRID", few)
     monkeypatch.setattr(lines, "GRID", few)
     baselines, told = [named(found, f"{DIGITS}-seed{seed}") for seed in (0, 1)], []
-    chosen = work.seek(baselines, arena, tmp_path / "a.jsonl", told.append)
+    frozen = work.seek(baselines, arena, tmp_path / "a.jsonl", told.append)
+    chosen = frozen.setting
+    assert frozen.first == 20
+    assert work.search(baselines, arena).cost == pytest.approx(2 * 20 * sum(  # two baselines, twenty images
+        trial.steps or 1 for each in few for trial in each.trials) + 2 * 20 * 4 * tasks.JUDGED)  # fmt: skip
     (written,), _ = lines.read(tmp_path / "a.jsonl")
     assert (written["part"], written["first"], written["images"], written["seeds"]) == ("setting", 20, 20, [0, 1])
     accuracies = {}
@@ -260,12 +283,12 @@ def test_a_setting_is_sought_on_the_other_half_and_frozen(found, arena, tmp_path
     assert chosen == nearest(accuracies)
     assert (written["levels"], written["rule"]) == (chosen.levels, chosen.rule)
     assert written["published"] == [18.82, 8.67]
-    assert lines.frozen_in([written], baselines[1].family) == chosen
-    assert lines.frozen_in([written], named(found, f"{TANH}-seed0").family) == chosen  # the operators' is the baseline's
+    assert lines.frozen_in([written], baselines[1].family) == frozen
+    assert lines.frozen_in([written], named(found, f"{TANH}-seed0").family) == frozen  # the operators' is the baseline's
     data, network, _ = baselines[0].family
     assert lines.frozen_in([written], (data, network, 0.5)) is None
     later = written | {"levels": 99}
-    assert lines.frozen_in([written, later], baselines[0].family) == chosen  # the first one stays
+    assert lines.frozen_in([written, later], baselines[0].family) == frozen  # the first one stays
     assert work.missing([small("tables", found, arena)], [written]) != []  # it is no measurement of a network
 
 

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dcnets.attacks.checks import check_logits, check_model, check_span, checked_images, checked_labels
+from dcnets.attacks.checks import check_logits, check_model, check_span, checked_images, checked_labels, device_of
+from dcnets.checks import yes_or_no
 from dcnets.losses import full_precision
+from dcnets.modes import evaluating
 
 
 def fooled(model: nn.Module, x: Tensor, y: Tensor, *, targeted: bool = False) -> Tensor:
@@ -24,11 +26,19 @@ def fooled(model: nn.Module, x: Tensor, y: Tensor, *, targeted: bool = False) ->
 def under_attack(model: nn.Module, x: Tensor, y: Tensor, targeted: bool) -> Iterator[tuple[Aim, Tensor]]:
     """The aim and a copy of the images, both checked, while the model is undisturbed."""
     check_model(model)
+    yes_or_no("targeted", targeted)
     with torch.inference_mode(False), torch.no_grad():
         x = checked_images(x)
         y = checked_labels(y, x)
         with undisturbed(model, x.device):
             yield Aim(model, y, targeted, (int(y.min()), int(y.max()))), x
+
+
+def classes_of(model: nn.Module, x: Tensor, y: Tensor) -> int:
+    """How many classes the model knows, by its answer to the first image; refuse those of y (n) that it does not."""
+    device = device_of(model, x)
+    with under_attack(model, x[:1].to(device), y[:1].to(device), False) as (aim, image):
+        return replace(aim, span=(int(y.min()), int(y.max()))).logits(image).shape[1]
 
 
 @contextmanager
@@ -44,14 +54,12 @@ def undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
 @contextmanager
 def still(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients of parameters; then every flag is as it was."""
-    modes = {module: module.training for module in model.modules()}
     wanted = {parameter: parameter.requires_grad for parameter in model.parameters()}
     try:
-        model.eval().requires_grad_(False)
-        yield
+        with evaluating(model):
+            model.requires_grad_(False)
+            yield
     finally:
-        for module, mode in modes.items():
-            module.training = mode
         for parameter, value in wanted.items():
             parameter.requires_grad_(value)
 

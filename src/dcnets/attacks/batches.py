@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dcnets.attacks.checks import check_kind, check_model, checked_labels
-from dcnets.models.checks import whole_number
+from dcnets.attacks.aim import classes_of
+from dcnets.attacks.checks import check_images, checked_labels, device_of
+from dcnets.checks import whole_number, yes_or_no
 
 Attack = Callable[..., Tensor]
 """A function of model, x and y, and keywords of its own."""
+Batch = tuple[Tensor, Tensor]
 
 
 def in_batches(
@@ -21,20 +23,25 @@ def in_batches(
 ) -> Tensor:
     """attack(model, x, y, **settings), `batch` images at a time, with a bar on stderr where `progress` asks for it.
 
-    The images may lie elsewhere than the model; what the attack returns lies where they do. `fooled` can be an attack
-    here. A generator among the settings goes on from batch to batch; without one each batch starts alike.
+    All images and classes are looked at before the first is attacked. They may lie elsewhere than the model; what the
+    attack returns lies where they do. `fooled` can be an attack here. A generator among the settings goes on from batch to
+    batch; without one each batch starts alike.
     """
-    check_model(model)
-    check_kind(x)
-    checked_labels(y, x)
-    whole_number("batch", batch)
-    device = next(model.parameters(), x).device
-    found = []
-    with steps_shown(getattr(attack, "__name__", "attack"), -(-len(x) // batch), batch, progress) as done:
-        for number, (images, labels) in enumerate(zip(torch.split(x, batch), torch.split(y, batch), strict=True), 1):
+    some, device, found = batches(x, y, batch), device_of(model, x), []
+    classes_of(model, x, y)
+    with steps_shown(getattr(attack, "__name__", "attack"), len(some), batch, yes_or_no("progress", progress)) as done:
+        for number, (images, labels) in enumerate(some, 1):
             found.append(attack(model, images.to(device), labels.to(device), **settings).to(x.device))
             done(number)
     return torch.cat(found)
+
+
+def batches(x: Tensor, y: Tensor, batch: int) -> list[Batch]:
+    """Images and their classes, `batch` at a time, after a look at all of them."""
+    check_images(x)
+    checked_labels(y, x)
+    batch = whole_number("batch", batch)
+    return list(zip(torch.split(x, batch), torch.split(y, batch), strict=True))
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from dcnets.checks import real
 from dcnets.losses import INTEGERS, full_precision
 
 
@@ -19,24 +20,37 @@ def check_model(model: nn.Module) -> None:
         )
 
 
-def check_kind(x: Tensor) -> None:
-    """Refuse what is no batch of images, whatever their values."""
+def device_of(model: nn.Module, x: Tensor) -> torch.device:
+    """Where a model is, if it is one; where x is if it has no parameters."""
+    check_model(model)
+    return next(model.parameters(), x).device
+
+
+def check_images(x: Tensor) -> None:
+    """Refuse what is no batch of images in [0, 1]."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
         kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise TypeError(f"x is a floating-point tensor of images in [0, 1], got {kind}; of bytes take x.float() / 255")
-    if x.dim() < 2 or x.numel() == 0:
+    if x.dim() < 2:
         raise ValueError(f"x has shape {tuple(x.shape)}, expected one image or more (n, …); add a batch of one with x[None]")
+    if x.numel() == 0:
+        raise ValueError(f"x has shape {tuple(x.shape)}, expected one image or more (n, …); there is nothing to attack")
+    low, high = (value.item() for value in x.detach().aminmax())
+    if not 0 <= low <= high <= 1:
+        raise ValueError(
+            f"x has values from {told(low)} to {told(high)}, expected [0, 1]; give the images as they are before "
+            "normalisation, and the model with it inside: attacks.Normalised(model, mean, std, scale=…)"
+        )
+
+
+def told(pixel: float) -> str:
+    """A value in four digits, or in as many as it takes to see that it is not 1."""
+    return f"{pixel:.4g}" if pixel == 1 or not math.isclose(pixel, 1, rel_tol=1e-3) else f"{pixel!r}"
 
 
 def checked_images(x: Tensor) -> Tensor:
     """A copy of x, without a graph and in float32 or better, after a look at type, shape and range."""
-    check_kind(x)
-    low, high = (value.item() for value in x.detach().aminmax())
-    if not 0 <= low <= high <= 1:
-        raise ValueError(
-            f"x has values from {low:.4g} to {high:.4g}, expected [0, 1]; give the images as they are before normalisation, "
-            "and the model with it inside: attacks.Normalised(model, mean, std, scale=…)"
-        )
+    check_images(x)
     return full_precision(x.detach()).clone()
 
 
@@ -70,11 +84,12 @@ def check_span(span: tuple[int, int] | None, classes: int) -> None:
 
 def checked_amount(name: str, value: float) -> float:
     """The value, if it is a finite number, 0 or more."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    found = real(value)
+    if found is None:
         raise TypeError(f"{name} is a number, got {value!r}")
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} must be finite and 0 or more, got {value!r}")
-    return float(value)
+    if not (math.isfinite(found) and found >= 0):
+        raise ValueError(f"{name} must be finite and 0 or more, got {found!r}")
+    return found
 
 
 def checked_eps(eps: float, norm: str) -> float:

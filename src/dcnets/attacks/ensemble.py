@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from dcnets.attacks.aim import under_attack
 from dcnets.attacks.checks import checked_eps
-from dcnets.attacks.norms import NORMS
+from dcnets.attacks.norms import NORMS, in_reach
 from dcnets.attacks.squares import check_sides
-from dcnets.models.checks import whole_number
+from dcnets.checks import whole_number
 from dcnets.naming import choose
 
 LEAST_CLASSES = {"standard": 4, "plus": 4, "rand": 3}
@@ -31,12 +32,12 @@ def autoattack(
 
     `version` is "standard", "plus" (longer) or "rand" (for models that answer at random). An image that withstood
     everything, or that the model takes for another class as it is, comes back unchanged. With fewer than ten classes the
-    targeted parts try all the others. What the package warns of goes to the logger "auto-attack".
+    targeted parts try all the others. The package computes in float32, whatever x and the model are in; what it warns of
+    goes to the logger "auto-attack".
     """
     eps = checked_eps(eps, choose("norm", norm, NORMS))
     choose("version", version, LEAST_CLASSES)
-    whole_number("batch", batch)
-    whole_number("seed", seed, least=0)
+    batch, seed = whole_number("batch", batch), whole_number("seed", seed, least=0)
     package = pyautoattack()
     with under_attack(model, x, y, False) as (aim, x), same_trace():
         check_sides(x, norm)
@@ -46,12 +47,19 @@ def autoattack(
                 f"AutoAttack {version!r} needs {least} classes or more, the model has {classes}; use attacks.pgd"
             )
         suite = package.AutoAttack(
-            aim.logits, norm={"linf": "Linf", "l2": "L2"}[norm], eps=eps, seed=seed, version=version, device=x.device
-        )
+            lambda z: aim.logits(z).float(), norm={"linf": "Linf", "l2": "L2"}[norm], eps=eps, seed=seed, version=version,
+            device=x.device,
+        )  # fmt: skip
         suite.verbose = False
         suite.apgd_targeted.n_target_classes = suite.fab.n_target_classes = min(TARGETS, classes - 1)
-        examples: Tensor = suite.run_standard_evaluation(x, aim.y, batch_size=batch)[0]
-        return examples
+        examples: Tensor = suite.run_standard_evaluation(x.float(), aim.y, batch_size=batch)[0]
+        return examples if x.dtype == examples.dtype else around(x, examples, norm, eps)
+
+
+def around(x: Tensor, examples: Tensor, norm: str, eps: float) -> Tensor:
+    """Examples of x rounded to float32 as examples of x itself; those that were left alone are x."""
+    moved = (examples != x.float()).flatten(1).any(1).view(-1, 1, 1, 1)
+    return torch.where(moved, in_reach(examples.to(x.dtype), x, norm, eps), x)
 
 
 def pyautoattack() -> Any:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from dcnets.attacks.aim import Aim, under_attack
 from dcnets.attacks.checks import checked_amount, checked_eps
 from dcnets.attacks.norms import NORMS, Draws, in_reach
-from dcnets.models.checks import whole_number
+from dcnets.checks import whole_number, yes_or_no
 from dcnets.naming import choose
 
 
@@ -42,8 +42,8 @@ def pgd(
     """
     choose("norm", norm, NORMS)
     eps, step = checked_eps(eps, norm), checked_amount("step", step)
-    whole_number("steps", steps)
-    if whole_number("restarts", restarts) > 1 and not random_start:
+    steps, restarts = whole_number("steps", steps), whole_number("restarts", restarts)
+    if not yes_or_no("random_start", random_start) and restarts > 1:
         raise ValueError("restarts without a random start are all alike; set random_start=True or restarts=1")
     with under_attack(model, x, y, targeted) as (aim, x):
         draws = Draws(generator, x)

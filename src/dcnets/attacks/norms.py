@@ -16,6 +16,10 @@ class Draws:
     """
 
     def __init__(self, generator: torch.Generator | None, x: Tensor) -> None:
+        if not isinstance(generator, torch.Generator | None):
+            raise TypeError(
+                f"generator is a torch.Generator or None, got {generator!r}; make one with torch.Generator().manual_seed(0)"
+            )
         self.generator = torch.default_generator.clone_state() if generator is None else generator
         self.place, self.dtype = x.device, x.dtype
 

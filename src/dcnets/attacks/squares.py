@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dcnets.attacks.aim import under_attack
 from dcnets.attacks.checks import checked_eps
 from dcnets.attacks.norms import NORMS, Draws, in_reach, lengths
-from dcnets.models.checks import share, whole_number
+from dcnets.checks import share, whole_number
 from dcnets.naming import choose
 
 HALVINGS, SCHEDULED = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000), 10_000
@@ -34,8 +34,8 @@ def square(
     An image that fools the model as it is comes back unchanged; that look is not counted as a query.
     """
     eps = checked_eps(eps, choose("norm", norm, NORMS))
-    whole_number("queries", queries)
-    if share("p", p) == 0:
+    queries, p = whole_number("queries", queries), share("p", p)
+    if p == 0:
         raise ValueError("p must be above 0, got 0: no pixel would change")
     with under_attack(model, x, y, targeted) as (aim, x):
         check_sides(x, norm)

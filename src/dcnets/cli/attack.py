@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from dcnets.cli.attack_words import ATTACKS, Steps, amounts, chosen, one_amount, step_length
 from dcnets.cli.command import Command
@@ -68,26 +69,35 @@ def attack(
 
     from dcnets.cli import attack_tables as tables
     from dcnets.cli.attacking import Request, opened_subjects, watched
-    from dcnets.experiments import results
+    from dcnets.experiments import jsonlines, results
     from dcnets.experiments.robustness import picture
-    from dcnets.experiments.robustness.evaluation import evaluate, line
+    from dcnets.experiments.robustness.evaluation import evaluate
+    from dcnets.experiments.robustness.evaluation_line import line
     from dcnets.experiments.robustness.subjects import true_float32
 
     asked = Request(eps, attacks, step, steps, restarts, queries, norm, at, seed)
+    asked.check_used(given(), masking=masking, lipschitz=lipschitz)
     wanted = asked.wanted(transfer=bool(substitutes) or matrix, masking=masking, lipschitz=lipschitz)
     asked.check(out, len(paths), len(substitutes), matrix)
     where, form = torch.device(place(device)), {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
     networks, others, x, y = opened_subjects(paths, substitutes, images, data_folder, where, form, as_json, rest)
-    against = [*others, *(networks if matrix else ())]
-    with watched(wanted.jobs(len(networks), len(against)), quiet=as_json) as watch, true_float32():
-        found = evaluate(networks, against, x, y, wanted, batch=batch, watch=watch)
+    victims, against = ({each.name: each.model for each in some} for some in (networks, others))
+    against |= victims if matrix else {}
+    with watched(wanted.jobs(len(victims), len(against)), quiet=as_json) as watch, true_float32():
+        found = evaluate(victims, x, y, wanted, batch=batch, substitutes=against, watch=watch)
     if out is not None:
-        picture.draw({each.subject.name: each.curves for each in found}, out, norm=norm, images=len(x))
-    lines = [line(each, where.type, form) for each in found] if as_json or results_file else []
+        picture.draw({name: each.curves for name, each in found.items()}, out, norm=norm, images=len(x))
+    lines = [line(found[each.name], each.rebuilt, where.type, form) for each in networks] if as_json or results_file else []
     for each in lines:
         if results_file is not None:
             results.append(results_file, each)
         if as_json:
-            click.echo(json.dumps(tables.strict(each), ensure_ascii=False))
+            click.echo(json.dumps(jsonlines.plain(each), ensure_ascii=False))
     if not as_json:
-        tables.show_all(found, asked, out, results_file)
+        tables.show_all([*found.values()], asked, out, results_file)
+
+
+def given() -> set[str]:
+    """The options that the command line has, by their names in the code."""
+    context = click.get_current_context()
+    return {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from dcnets.cli.attacking import Request
 from dcnets.cli.output import percent, show
-from dcnets.experiments.jsonlines import plain
 from dcnets.experiments.robustness import checks, masking
 from dcnets.experiments.robustness.evaluation import Evaluation
 from dcnets.experiments.robustness.masking import Report
@@ -28,7 +26,7 @@ def show_all(found: Sequence[Evaluation], asked: Request, out: Path | None, resu
         show_slopes(found, found[0].wanted.lipschitz)
     for each in found:
         if each.report is not None:
-            show_report(each.subject.name, each.report)
+            show_report(each.name, each.report)
     if found[0].report is not None:
         show_rules()
     if out is not None:
@@ -44,11 +42,11 @@ def show_accuracies(found: Sequence[Evaluation], asked: Request) -> None:
     for each in found:
         curves = [*each.curves, *([each.worst] if len(each.curves) > 1 else [])]
         for number, curve in enumerate(curves):
-            rows.append(("" if number else each.subject.name, curve.name, *map(percent, curve.accuracies)))
+            rows.append(("" if number else each.name, curve.name, *map(percent, curve.accuracies)))
     show(("network", "attack", *heads), rows, heads)
     images, error = found[0].clean.count, max(o.error for each in found for c in each.curves for o in c.outcomes)
     click.echo(
-        f"right as they are: {', '.join(f'{each.subject.name} {percent(each.clean.accuracy)}' for each in found)}; "
+        f"right as they are: {', '.join(f'{each.name} {percent(each.clean.accuracy)}' for each in found)}; "
         f"{images:,} images, ±{100 * error:.1f} points at most (one standard error)"
     )
     for trials in found[0].wanted.attacks:
@@ -67,7 +65,7 @@ def show_transfer(found: Sequence[Evaluation], trial: Trial) -> None:
     matrix = found[0].matrix
     if matrix is None:
         return
-    names = [each.subject.name for each in found]
+    names = [each.name for each in found]
     click.echo(f"\naccuracy on examples made on another network: {trial}")
     rows = [(row, *(percent(cells[name].accuracy) for name in names)) for row, cells in matrix.outcomes.items()]
     show(("made on", *names), rows, names)
@@ -83,9 +81,12 @@ def show_slopes(found: Sequence[Evaluation], trial: Trial) -> None:
         if each.local is not None:
             numbers = each.local.summary()
             shown = (numbers[name] for name in ("constant", "slope", "reach"))
-            rows.append((each.subject.name, *(f"{n['q50']:.3g} ({n['q10']:.3g} to {n['q90']:.3g})" for n in shown)))
+            rows.append((each.name, *(f"{n['q50']:.3g} ({n['q10']:.3g} to {n['q90']:.3g})" for n in shown)))
     show(("network", *columns), rows, columns)
-    click.echo("medians, and from the tenth to the ninetieth of a hundred images; margin/slope is a distance in pixels")
+    click.echo(
+        "medians, and from the tenth to the ninetieth of a hundred images; slope and margin/slope of those that are right "
+        "as they are; margin/slope is a distance in pixels"
+    )
 
 
 def show_report(name: str, report: Report) -> None:
@@ -108,8 +109,3 @@ def show_rules() -> None:
     click.echo("surely: two standard errors above; a gain must be above two of its own too\nthe verdict")
     for rule in masking.RULES:
         click.echo(f"- {rule}")
-
-
-def strict(line: dict[str, Any]) -> Any:
-    """A line as strict JSON has it."""
-    return plain(line)

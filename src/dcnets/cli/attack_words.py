@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from dcnets.cli.words import Word
-from dcnets.naming import choose
+from dcnets.naming import choose, quotient
 
 ATTACKS = ("fgsm", "bim", "pgd", "square", "autoattack")
 GRID = "grid"
@@ -26,9 +26,8 @@ class Steps:
 
 def number(option: str, text: str) -> float:
     """A finite number, 0 or more, as 0.03 or 8/255."""
-    top, slash, bottom = text.strip().partition("/")
     try:
-        value = float(top) / (float(bottom) if slash else 1)
+        value = quotient(text)
     except (ValueError, ZeroDivisionError):
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
@@ -46,7 +45,9 @@ def amounts(option: str) -> Word:
 
     def read(text: str) -> list[float]:
         if text.strip() == GRID:
-            return [levels / 255 for levels in (0, 1, 2, 4, 8, 16, 32)]
+            from dcnets.experiments.robustness import curves
+
+            return list(curves.GRID)
         return sorted({number(option, part) for part in text.split(",")})
 
     return Word("numbers", read, lambda: (GRID,))

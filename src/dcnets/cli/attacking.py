@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,18 +12,20 @@ import click
 import torch
 from torch import Tensor
 
+from dcnets.attacks.batches import Batch
 from dcnets.attacks.ensemble import pyautoattack
 from dcnets.cli.attack_words import Steps
 from dcnets.cli.failures import Failure, Misuse
 from dcnets.cli.options import stream_values
 from dcnets.cli.scoring import open_set
+from dcnets.experiments import checkpoint
 from dcnets.experiments.plotting import FORMATS, drawing
 from dcnets.experiments.progress import Progress
 from dcnets.experiments.rebuild import CROP
 from dcnets.experiments.robustness.evaluation import Wanted
 from dcnets.experiments.robustness.evidence import Plan
 from dcnets.experiments.robustness.subjects import Subject, pixels_of, rebuild_all, subject
-from dcnets.experiments.robustness.trials import TAKES, Batch, Trial, Watch
+from dcnets.experiments.robustness.trials import TAKES, Trial, Watch
 
 BY_GRADIENT = ("pgd", "bim", "fgsm")
 """Of the attacks that are given the first of these makes the examples that are transferred."""
@@ -45,6 +46,19 @@ class Request:
     norm: str
     at: float | None
     seed: int
+
+    def check_used(self, given: set[str], *, masking: bool, lipschitz: bool) -> None:
+        """Refuse a given option that nothing of what was asked for takes."""
+        used = {name for attack in self.attacks for name in TAKES[attack]}
+        used |= {"step", "steps", "restarts", "queries", "seed"} if masking else set()
+        used |= {"step", "steps", "seed"} if lipschitz else set()
+        for name in ("step", "steps", "restarts", "queries", "seed"):
+            if name in given - used:
+                takers = [attack for attack, takes in TAKES.items() if name in takes]
+                raise Misuse(
+                    f"--{name} means nothing to {' and '.join(self.attacks)}; leave it out, or add one of "
+                    f"{', '.join(takers)} to --attack"
+                )
 
     def wanted(self, *, transfer: bool, masking: bool, lipschitz: bool) -> Wanted:
         """The trials, or what has to be given first."""
@@ -105,11 +119,7 @@ def opened_subjects(
     precision: torch.dtype, quiet: bool, rest: dict[str, Any],
 ) -> tuple[list[Subject], list[Subject], Tensor, Tensor]:  # fmt: skip
     """The networks, the substitutes, and the images in [0, 1] with their classes; `rest` has the options of streams."""
-    for path in set(paths) & set(substitutes):
-        raise Misuse(f"{path} is a network and its own substitute; a substitute is another run")
-    for path, times in Counter([*paths, *substitutes]).items():
-        if times > 1:
-            raise Misuse(f"{path} is given {times} times")
+    check_apart(paths, substitutes)
     rebuilt = rebuild_all([*paths, *substitutes], rest.get("stream_crop") or CROP)
     first = next(iter(rebuilt.values()))
     opened = open_set(first.recipe, folder, device.type, 1, quiet, stream_values(rest, first.recipe))
@@ -124,6 +134,22 @@ def opened_subjects(
     found = [subject(name, each, opened, device, precision) for name, each in rebuilt.items()]
     x, y = pixels_of(opened, images)
     return found[: len(paths)], found[len(paths) :], x, y
+
+
+def check_apart(paths: Sequence[Path], substitutes: Sequence[Path]) -> None:
+    """Refuse a network that is given twice, whether by another path to it or by the newest checkpoint in its folder."""
+    own, others = ([newest(path.resolve()) for path in some] for some in (paths, substitutes))
+    for path, file in zip(paths, own, strict=True):
+        if file in others:
+            raise Misuse(f"{path} is a network and its own substitute; a substitute is another run")
+    for path, file in zip((*paths, *substitutes), (*own, *others), strict=True):
+        if (times := (own + others).count(file)) > 1:
+            raise Misuse(f"{path} is given {times} times")
+
+
+def newest(path: Path) -> Path:
+    """The newest checkpoint in a folder; a path without one as it is."""
+    return next(reversed(checkpoint.found(path) if path.is_dir() else []), path)
 
 
 @contextmanager

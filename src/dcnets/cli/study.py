@@ -12,15 +12,16 @@ from dcnets.cli.failures import Failure, Misuse
 from dcnets.cli.options import data_option, device_option, place
 from dcnets.cli.reproduce import RUNS, read_scale
 from dcnets.cli.words import FILE, THERE, Word, count
+from dcnets.experiments.study_parts import FROZEN, PARTS
 from dcnets.naming import choose
 
 if TYPE_CHECKING:
-    from dcnets.experiments.robustness.setting import Setting
+    from dcnets.experiments.robustness.setting import Frozen
     from dcnets.experiments.robustness.study.arena import Arena
     from dcnets.experiments.robustness.study.networks import Network
+    from dcnets.experiments.robustness.study.tasks import Task
 
 RESULTS = Path("results/attacks.jsonl")
-PARTS = ("tables", "frozen", "matrix", "curves", "lipschitz", "masking")
 EXAMPLES = (
     "dcnets study --data ~/data",
     "dcnets study runs --parts tables,frozen --images 2000 --few 200",
@@ -90,11 +91,11 @@ def study(
     for data in dict.fromkeys(each.recipe.data for each in networks):
         ours = [each for each in networks if each.recipe.data == data]
         arena = studying.arena(ours[0], data_folder, where, batch, images, quiet)
-        frozen = settled(ours, arena, results_file, search=not dry_run) if "frozen" in wanted else {}
-        tasks = studying.planned(ours, wanted, arena, few, frozen, autoattack, results_file)
-        count += len(tasks)
+        known, searches = settled(ours, arena, results_file, dry_run=dry_run) if FROZEN in wanted else ({}, [])
+        tasks = studying.planned(ours, wanted, arena, few, known, autoattack, results_file)
+        count += len(searches) + len(tasks)
         if dry_run:
-            studying.outlook(tasks, arena, "study", jobs)
+            studying.outlook([*searches, *tasks], arena, "study", jobs)
         else:
             failed |= studying.shown(tasks, arena, results_file, data_folder, title="study", quiet=quiet, jobs=jobs)
     if failed:
@@ -103,20 +104,30 @@ def study(
                else f"{len(networks)} networks, {count} new measurements; the lines are in {results_file}")  # fmt: skip
 
 
-def settled(networks: list[Network], arena: Arena, file: Path, *, search: bool) -> dict[tuple[str, str, float], Setting]:
-    """The frozen setting of each family that has one: that of its line, or one that is sought now with its baselines."""
+def settled(
+    networks: list[Network], arena: Arena, file: Path, *, dry_run: bool
+) -> tuple[dict[tuple[str, str, float], Frozen], list[Task]]:
+    """The frozen setting of each family that has one, that of its line or one that is sought now, and the searches.
+
+    A dry run seeks none, and takes ours in its place.
+    """
+    from dcnets.experiments.robustness.setting import MAIN, Frozen
     from dcnets.experiments.robustness.study import lines, work
 
-    found, there = {}, lines.read(file)[0]
+    found, searches, there = {}, [], lines.read(file)[0]
     for family in dict.fromkeys(each.family for each in networks):
         known = lines.frozen_in(there, family)
         baselines = [each for each in networks if each.baseline and each.family == family]
-        if known is None and baselines and search:
-            click.echo("looking for the setting under which the baseline is nearest to the paper's", err=True)
-            known = work.seek(baselines, arena, file, lambda text: click.echo(text, err=True))
+        if known is None and baselines:
+            searches.append(work.search(baselines, arena))
+            if dry_run:
+                known = Frozen(MAIN, arena.halves[1][0])
+            else:
+                click.echo("looking for the setting under which the baseline is nearest to the paper's", err=True)
+                known = work.seek(baselines, arena, file, lambda text: click.echo(text, err=True))
         if known:
             found[family] = known
-    return found
+    return found, searches
 
 
 def told(found: list, notes: list[str]) -> list:  # type: ignore[type-arg]

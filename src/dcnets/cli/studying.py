@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import torch
 
+from dcnets.attacks.batches import Batch
 from dcnets.cli.failures import Failure
 from dcnets.cli.scoring import open_set
 from dcnets.cli.train import spoken_time
@@ -16,12 +17,11 @@ from dcnets.experiments.data import Dataset
 from dcnets.experiments.progress import Progress
 from dcnets.experiments.reproduce.sharing import shared_gpu
 from dcnets.experiments.results import environment
-from dcnets.experiments.robustness.setting import Setting
+from dcnets.experiments.robustness.setting import Frozen
 from dcnets.experiments.robustness.study import lanes, lines, work
 from dcnets.experiments.robustness.study.arena import Arena
 from dcnets.experiments.robustness.study.networks import Network
 from dcnets.experiments.robustness.study.tasks import Sizes, Task, wanted
-from dcnets.experiments.robustness.trials import Batch
 
 BATCH = {"cuda": 2000, "cpu": 250}
 """Images at a time, by the kind of device."""
@@ -52,11 +52,11 @@ def carry_out(
 
 def planned(
     networks: Sequence[Network], parts: Sequence[str], place: Arena, few: int,
-    frozen: Mapping[tuple[str, str, float], Setting], autoattack: bool, file: Path,
+    known: Mapping[tuple[str, str, float], Frozen], autoattack: bool, file: Path,
 ) -> list[Task]:  # fmt: skip
     """The tasks of a study of some networks that have no line in the file."""
     sizes = Sizes(place.whole, place.halves[0], place.first(few))
-    return work.missing(wanted(networks, parts, sizes, frozen, autoattack), lines.read(file)[0])
+    return work.missing(wanted(networks, parts, sizes, known, autoattack), lines.read(file)[0])
 
 
 def outlook(tasks: Sequence[Task], place: Arena, title: str, jobs: int) -> None:

@@ -13,12 +13,10 @@ from torch.nn import functional as F
 from dcnets.attacks.aim import still
 from dcnets.attacks.gradients import ascend
 from dcnets.attacks.norms import NORMS, Draws
-from dcnets.attacks.pixels import Normalised
+from dcnets.attacks.pixels import LARGEST, Normalised
 from dcnets.experiments.recipe import Recipe
 from dcnets.losses import full_precision
 
-LARGEST = 255.0
-"""The largest pixel where a source's mean and standard deviation were taken."""
 NOISE = 1e-3
 """Standard deviation of the noise from which TRADES starts, as at x itself the divergence has no slope."""
 
@@ -55,8 +53,7 @@ class Adversary:
         self.eps, self.steps = recipe.adversary_eps or 0.0, recipe.adversary_steps or 1
         self.step = recipe.adversary_step or self.eps
         self.share, self.weight, self.smoothing = recipe.clean_share, recipe.trades_weight or 0.0, recipe.label_smoothing
-        mean, std = (torch.as_tensor(values).flatten().tolist() for values in (source.mean, source.std))
-        self.normalise = Normalised(nn.Identity(), mean, std, scale=LARGEST).to(device)
+        self.normalise = Normalised(nn.Identity(), source.mean, source.std, scale=LARGEST).to(device)
         self.answer = torch.compile(self.answered, dynamic=False) if compiled else self.answered
 
     def batch(self, x: Tensor, y: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import nn
 
+from dcnets.checks import share, whole_number, yes_or_no
 from dcnets.conversion import Select, convert
 from dcnets.losses import NormalisedClassifier
-from dcnets.models.checks import share, whole_number, yes_or_no
 from dcnets.models.cnn9 import cnn9
 from dcnets.models.features2d import features2d
 from dcnets.models.googlenet import googlenet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from dcnets.models.checks import whole_number, yes_or_no
+from dcnets.checks import whole_number, yes_or_no
 from dcnets.models.network import Network
 from dcnets.models.stages import pooled_stages
 from dcnets.models.style import Style, convolution

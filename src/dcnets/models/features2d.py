@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dcnets.models.checks import whole_number
+from dcnets.checks import whole_number
 from dcnets.models.network import Network
 from dcnets.models.stages import pooled_stages
 from dcnets.models.style import Style, convolution

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dcnets.models.checks import share, yes_or_no
+from dcnets.checks import share, yes_or_no
 from dcnets.models.network import Network
 from dcnets.models.style import Style, convolution, named
 from dcnets.models.vgg import fully_connected

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dcnets.models.checks import whole_number
+from dcnets.checks import whole_number
 from dcnets.models.network import Network
 from dcnets.models.style import Style, convolution, named
 from dcnets.naming import choose

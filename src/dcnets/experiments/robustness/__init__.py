@@ -2,6 +2,7 @@
 
 from dcnets.experiments.robustness.accuracy import Withstood, clean, withstood, worst_case
 from dcnets.experiments.robustness.curves import GRID, Curve, curve, over, worst_curve
+from dcnets.experiments.robustness.evaluation import Evaluation, Wanted, evaluate
 from dcnets.experiments.robustness.evidence import Plan
 from dcnets.experiments.robustness.findings import Finding
 from dcnets.experiments.robustness.lipschitz import Local, local_lipschitz
@@ -10,6 +11,6 @@ from dcnets.experiments.robustness.transfer import Matrix, transfer_matrix
 from dcnets.experiments.robustness.trials import Trial
 
 __all__ = [
-    "GRID", "Curve", "Finding", "Local", "Matrix", "Plan", "Report", "Trial", "Withstood", "clean", "curve", "examine",
-    "local_lipschitz", "over", "transfer_matrix", "withstood", "worst_case", "worst_curve",
+    "GRID", "Curve", "Evaluation", "Finding", "Local", "Matrix", "Plan", "Report", "Trial", "Wanted", "Withstood", "clean",
+    "curve", "evaluate", "examine", "local_lipschitz", "over", "transfer_matrix", "withstood", "worst_case", "worst_curve",
 ]  # fmt: skip

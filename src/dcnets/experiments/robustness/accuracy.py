@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from dcnets import attacks
-from dcnets.experiments.robustness.trials import Trial, Watch, batches, unwatched
+from dcnets.attacks.batches import batches
+from dcnets.attacks.checks import device_of
+from dcnets.experiments.robustness.trials import Trial, Watch, unwatched
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,13 +47,8 @@ class Withstood:
 
 
 def clean(model: nn.Module, x: Tensor, y: Tensor, *, batch: int) -> Withstood:
-    """The images that the model gets right as they are."""
-    return judged(model, x, y, batch=batch)
-
-
-def judged(model: nn.Module, x: Tensor, y: Tensor, *, batch: int) -> Withstood:
-    """The images (n) that the model gets right; the answer lies where x does."""
-    device = next(model.parameters(), x).device
+    """The images (n) that the model gets right as they are given; the answer lies where x does."""
+    device = device_of(model, x)
     wrong = [attacks.fooled(model, some.to(device), own.to(device)).to(x.device) for some, own in batches(x, y, batch)]
     return Withstood(~torch.cat(wrong))
 
@@ -69,10 +66,13 @@ def withstood(
     after = torch.zeros_like(before.survived)
     if len(left):
         examples = trial.examples(on or model, x[left], y[left], batch=batch, watch=watch)
-        after[left] = judged(model, examples, y[left], batch=batch).survived
+        after[left] = clean(model, examples, y[left], batch=batch).survived
     return Withstood(after)
 
 
 def worst_case(outcomes: Iterable[Withstood]) -> Withstood:
     """The images that withstood everything: an attacker may choose the attack for each image."""
+    outcomes = tuple(outcomes)
+    if not outcomes:
+        raise ValueError("there are no outcomes, so none is the worst; give one or more of withstood or clean")
     return reduce(Withstood.__and__, outcomes)

@@ -56,6 +56,8 @@ def over(trial: Trial, grid: Iterable[float] = GRID) -> list[Trial]:
 def worst_curve(curves: Iterable[Curve]) -> Curve:
     """What withstood every attack at an ε and at all smaller ones; it never rises."""
     curves = tuple(curves)
+    if not curves:
+        raise ValueError("there are no curves, so none is the worst; give one or more of curve")
     grid = curves[0].eps
     if any(each.eps != grid for each in curves):
         raise ValueError("the curves have different ε; draw them on one grid")

@@ -1,23 +1,18 @@
-"""Everything that is measured of some networks in one go, and a line of results for each."""
+"""Everything that is measured of some networks in one go."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dcnets.experiments import results
-from dcnets.experiments.checkpoint import short_name
 from dcnets.experiments.robustness.accuracy import Withstood, clean
 from dcnets.experiments.robustness.curves import Curve, curve, worst_curve
 from dcnets.experiments.robustness.evidence import Plan
-from dcnets.experiments.robustness.lipschitz import Local, local_lipschitz
+from dcnets.experiments.robustness.lipschitz import Local, within
 from dcnets.experiments.robustness.masking import Report, examine
-from dcnets.experiments.robustness.subjects import Subject
 from dcnets.experiments.robustness.transfer import Matrix, transfer_matrix
 from dcnets.experiments.robustness.trials import Trial, Watch, unwatched
 
@@ -29,10 +24,15 @@ class Wanted:
     The ball and the steps of the Lipschitz constants are those of `lipschitz`, a trial of PGD.
     """
 
-    attacks: tuple[tuple[Trial, ...], ...]
+    attacks: Sequence[Sequence[Trial]] = ()
     transfer: Trial | None = None
     masking: Plan | None = None
     lipschitz: Trial | None = None
+
+    def __post_init__(self) -> None:
+        for each in self.attacks:
+            if isinstance(each, Trial):
+                raise TypeError(f"attacks are lists of trials, one trial an ε, got {each}; give [[trial]], or [over(trial)]")
 
     def jobs(self, networks: int, substitutes: int) -> int:
         """About how many things are watched, for a bar."""
@@ -45,7 +45,7 @@ class Wanted:
 class Evaluation:
     """What was measured of a network; the matrix is that of all networks."""
 
-    subject: Subject
+    name: str
     wanted: Wanted
     clean: Withstood
     curves: tuple[Curve, ...]
@@ -61,55 +61,30 @@ class Evaluation:
 
 
 def evaluate(
-    subjects: Sequence[Subject], substitutes: Sequence[Subject], x: Tensor, y: Tensor, wanted: Wanted, *, batch: int,
-    watch: Watch = unwatched,
-) -> list[Evaluation]:  # fmt: skip
-    """Measure what is wanted of each network on images x in [0, 1]; the substitutes attack by transfer."""
-    victims, others = ({each.name: each.model for each in some} for some in (subjects, substitutes))
-    matrix = transfer_matrix(others, victims, x, y, wanted.transfer, batch=batch, watch=watch) if wanted.transfer else None
-    return [measured(each, others, x, y, wanted, matrix, batch, watch) for each in subjects]
+    networks: Mapping[str, nn.Module], x: Tensor, y: Tensor, wanted: Wanted, *, batch: int,
+    substitutes: Mapping[str, nn.Module] | None = None, watch: Watch = unwatched,
+) -> dict[str, Evaluation]:  # fmt: skip
+    """Measure what is wanted of each network, by its name, on images x in [0, 1]; the substitutes attack by transfer."""
+    others, matrix = substitutes or {}, None
+    if wanted.transfer:
+        if not others:
+            raise ValueError("wanted.transfer needs substitutes, whose examples are tried; give some, or leave it out")
+        matrix = transfer_matrix(others, networks, x, y, wanted.transfer, batch=batch, watch=watch)
+    return {name: measured(name, each, others, x, y, wanted, matrix, batch, watch) for name, each in networks.items()}
 
 
 def measured(
-    subject: Subject, substitutes: dict[str, Any], x: Tensor, y: Tensor, wanted: Wanted, matrix: Matrix | None, batch: int,
-    watch: Watch,
+    name: str, model: nn.Module, substitutes: Mapping[str, nn.Module], x: Tensor, y: Tensor, wanted: Wanted,
+    matrix: Matrix | None, batch: int, watch: Watch,
 ) -> Evaluation:  # fmt: skip
     """The same for one network, whose own examples are no black box."""
-    begin, model = time.perf_counter(), subject.model
+    begin = time.perf_counter()
     before = clean(model, x, y, batch=batch)
     curves = tuple(curve(model, x, y, trials, batch=batch, before=before, watch=watch) for trials in wanted.attacks)
     report = local = None
     if wanted.lipschitz:
-        ball = wanted.lipschitz
-        local = local_lipschitz(
-            model, x, y, eps=ball.eps, step=ball.step or 0, steps=ball.steps or 1, norm=ball.norm, seed=ball.seed,
-            batch=batch, watch=watch,
-        )  # fmt: skip
+        local = within(model, x, y, wanted.lipschitz, batch=batch, watch=watch)
     if wanted.masking:
-        others = {name: other for name, other in substitutes.items() if name != subject.name}
+        others = {each: other for each, other in substitutes.items() if each != name}
         report = examine(model, x, y, wanted.masking, batch=batch, substitutes=others, watch=watch)
-    return Evaluation(subject, wanted, before, curves, matrix, report, local, time.perf_counter() - begin)
-
-
-def line(found: Evaluation, device: str, precision: torch.dtype) -> dict[str, Any]:
-    """The evaluation of a network for `results/`: accuracies are shares of the images."""
-    wanted, rebuilt = found.wanted, found.subject.rebuilt
-    told: dict[str, Any] = {
-        **results.environment(device), "network": found.subject.name, "checkpoint": short_name(rebuilt.checkpoint.path),
-        "step": rebuilt.checkpoint.step, "recipe": asdict(rebuilt.recipe), "images": found.clean.count,
-        "precision": str(precision).removeprefix("torch."), "clean": found.clean.accuracy,
-        "attacks": [
-            {"attack": trial.attack, **trial.settings(), "accuracy": outcome.accuracy, "error": outcome.error}
-            for curve, trials in zip(found.curves, wanted.attacks, strict=True)
-            for outcome, trial in zip(curve.outcomes, trials, strict=True)
-        ],
-        "worst": dict(zip(map(str, found.worst.eps), found.worst.accuracies, strict=True)),
-    }  # fmt: skip
-    if found.matrix and wanted.transfer:
-        cells = {row: accuracies[found.subject.name] for row, accuracies in found.matrix.accuracies().items()}
-        told["transfer"] = {"attack": wanted.transfer.attack, **wanted.transfer.settings(), "accuracy": cells}
-    if found.report:
-        told["masking"] = found.report.line()
-    if found.local and wanted.lipschitz:
-        told["lipschitz"] = {**wanted.lipschitz.settings(), **found.local.summary()}
-    return {**told, "seconds": round(found.seconds, 2)}
+    return Evaluation(name, wanted, before, curves, matrix, report, local, time.perf_counter() - begin)

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dcnets.attacks.aim import under_attack
+from dcnets.attacks.aim import classes_of
+from dcnets.checks import whole_number
 from dcnets.experiments.robustness.accuracy import Withstood, clean, withstood, worst_case
 from dcnets.experiments.robustness.looks import Looks, look
 from dcnets.experiments.robustness.mended import Averaged, Rescaled
 from dcnets.experiments.robustness.trials import Trial, Watch, unwatched
-from dcnets.models.checks import whole_number
 
 AVERAGED = 8
 """The looks that PGD takes the mean of where a network answers at random."""
@@ -145,10 +145,3 @@ def gather(
         if (outcome := attempt(FAR, each)) is not None:
             far[each.eps] = outcome
     return Evidence(plan, classes_of(model, x, y), before, looks, outcomes, blocked, far)
-
-
-def classes_of(model: nn.Module, x: Tensor, y: Tensor) -> int:
-    """How many classes the model knows."""
-    device = next(model.parameters(), x).device
-    with under_attack(model, x[:1].to(device), y[:1].to(device), False) as (aim, image):
-        return aim.logits(image).shape[1]

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dcnets.attacks.aim import Aim, under_attack
-from dcnets.attacks.checks import checked_amount, checked_eps
+from dcnets.attacks.batches import batches
+from dcnets.attacks.checks import checked_amount, checked_eps, device_of
 from dcnets.attacks.gradients import ascend
 from dcnets.attacks.norms import NORMS, Draws
-from dcnets.experiments.robustness.trials import Watch, batches, unwatched
-from dcnets.models.checks import whole_number
+from dcnets.checks import whole_number
+from dcnets.experiments.robustness.trials import Trial, Watch, unwatched
 from dcnets.naming import choose
 
 QUANTILES = (0.1, 0.5, 0.9)
+RIGHT = "right"
+"""What a line says of the images that slope, margin and reach are summarised over; older lines say nothing: all of them."""
 ORDERS: dict[str, tuple[float, float]] = {"linf": (torch.inf, 1), "l2": (2, 2)}
 """The norm of a change of the image, and the one of the logits' change and of a slope: its dual."""
 
@@ -38,8 +42,14 @@ class Local:
         return self.margin / self.slope
 
     def summary(self) -> dict[str, dict[str, float]]:
-        """Mean and quantiles of each, over the images; values that are not finite are left out of the means."""
-        return {name: spread(getattr(self, name)) for name in ("constant", "slope", "margin", "reach")}
+        """Mean and quantiles: of the constant over all images, of the rest over those that are right as they are.
+
+        A wrong image has no way to go to a mistake. Values that are not finite are left out.
+        """
+        right = self.margin > 0
+        return {"constant": spread(self.constant)} | {
+            name: spread(getattr(self, name)[right]) for name in ("slope", "margin", "reach")
+        }
 
 
 def local_lipschitz(
@@ -51,11 +61,10 @@ def local_lipschitz(
     The ratio is the one that Yang et al. (2020) take. It is a lower bound by construction, as no ascent finds the maximum.
     """
     choose("norm", norm, NORMS)
-    checked_amount("step", step)
-    whole_number("steps", steps)
-    if not checked_eps(eps, norm):
+    eps, step, steps = checked_eps(eps, norm), checked_amount("step", step), whole_number("steps", steps)
+    if not eps:
         raise ValueError("eps must be above 0: a constant needs a ball")
-    device, generator = next(model.parameters(), x).device, torch.Generator().manual_seed(seed)
+    device, generator = device_of(model, x), torch.Generator().manual_seed(seed)
     found: list[Local] = []
     for images, labels in watch(f"Lipschitz constants within ε = {eps:.4g}", batches(x, y, batch)):
         with under_attack(model, images.to(device), labels.to(device), False) as (aim, z):
@@ -63,9 +72,20 @@ def local_lipschitz(
             constant = steepest(aim, z, start, norm, eps, step, steps)
             margin, slope = margin_slope(aim, z, norm)
             found.append(Local(constant.to(x.device), margin.to(x.device), slope.to(x.device)))
-    if not found:
-        raise ValueError("there are no images")
     return Local(*(torch.cat([getattr(each, name) for each in found]) for name in ("constant", "margin", "slope")))
+
+
+def within(model: nn.Module, x: Tensor, y: Tensor, ball: Trial, *, batch: int, watch: Watch = unwatched) -> Local:
+    """The same with the ball, the steps and the seed of a trial of PGD."""
+    return local_lipschitz(
+        model, x, y, eps=ball.eps, step=ball.step or 0, steps=ball.steps or 1, norm=ball.norm, seed=ball.seed, batch=batch,
+        watch=watch,
+    )  # fmt: skip
+
+
+def told(ball: Trial, local: Local) -> dict[str, Any]:
+    """What a line of results says."""
+    return {**ball.settings(), "of": RIGHT, **local.summary()}
 
 
 def steepest(aim: Aim, x: Tensor, start: Tensor, norm: str, eps: float, step: float, steps: int) -> Tensor:

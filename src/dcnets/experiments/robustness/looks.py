@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dcnets.attacks.aim import Aim, under_attack
+from dcnets.attacks.batches import batches
+from dcnets.attacks.checks import device_of
 from dcnets.attacks.norms import NORMS, Draws, in_reach
-from dcnets.experiments.robustness.trials import Watch, batches, unwatched
+from dcnets.experiments.robustness.trials import Watch, unwatched
 
 PATH = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 """The places on the way to ε at which the loss is looked at."""
@@ -51,7 +53,7 @@ def look(
     model: nn.Module, x: Tensor, y: Tensor, *, eps: float, norm: str, batch: int, seed: int = 0, watch: Watch = unwatched
 ) -> Looks:
     """Look at images x (n, …) that the model gets right; the answers lie on the CPU."""
-    device, generator = next(model.parameters(), x).device, torch.Generator().manual_seed(seed)
+    device, generator = device_of(model, x), torch.Generator().manual_seed(seed)
     found = []
     for images, labels in watch("looking at gradients", batches(x, y, batch)):
         with under_attack(model, images.to(device), labels.to(device), False) as (aim, z):

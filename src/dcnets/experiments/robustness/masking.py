@@ -19,7 +19,7 @@ RULES = (
     "A guess without a look at the image is right for one image in as many as there are classes, whatever ε is: what is not "
     "surely above that is not robust.",
     f"No check speaks of masking: {NOT_ROBUST!r}, or robust for the share of images that withstood everything, as far as "
-    "tried.",
+    "tried; checks that were not made are named.",
     f"Some check does, but FGSM, BIM and PGD alone show that it is not robust: {NOT_ROBUST!r}; nothing was hidden.",
     "Some check does, and what withstood everything is not surely above a guess, or less than half of what withstood FGSM, "
     f"BIM and PGD: {MASKED!r}.",
@@ -86,8 +86,10 @@ def verdict(found: Evidence, findings: tuple[Finding, ...]) -> str:
     """The words that the rules lead to."""
     robust, apparent = found.robust, found.apparent
     signs = [finding.name for finding in findings if finding.masking]
+    missing = [finding.name for finding in findings if finding.masking is None]
+    silent = f"sign of masking (not made: {', '.join(missing)})" if missing else "sign of masking"
     if not (above_guess(robust, found.classes) or (signs and above_guess(apparent, found.classes))):
-        hidden = f" (signs of masking, which hid nothing: {', '.join(signs)})" if signs else ", and no sign of masking"
+        hidden = f" (signs of masking, which hid nothing: {', '.join(signs)})" if signs else f", and no {silent}"
         return NOT_ROBUST + hidden
     weak = signs == [AUTO]
     broken = not above_guess(robust, found.classes) or gap(apparent, robust).exceeds(apparent.accuracy / 2)
@@ -95,7 +97,7 @@ def verdict(found: Evidence, findings: tuple[Finding, ...]) -> str:
         return f"{MASKED if broken else NOT_SHOWN} ({', '.join(signs)})"
     trial = found.plan.trial
     ball = f"L∞ ε = {eps_told(trial.eps)}" if trial.norm == "linf" else f"L2 ε = {eps_told(trial.eps)}"
-    ending = f"; {AUTO} is much stronger than PGD, with no other sign of masking" if weak else ", and no sign of masking"
+    ending = f"; {AUTO} is much stronger than PGD, with no other {silent}" if weak else f", and no {silent}"
     return f"robust to {ball} for {percent(robust.accuracy)} of the images as far as tried{ending}"
 
 

@@ -62,6 +62,14 @@ class Setting:
         return f"ε = {self.levels:g}/255, BIM: {self.rule}"
 
 
+@dataclass(frozen=True)
+class Frozen:
+    """A setting that was sought, and the first of the test images that it was sought on: numbers in it end before that."""
+
+    setting: Setting
+    first: int
+
+
 MAIN = Setting(8, "10 steps of ε/4")
 """Ours: the paper tells neither ε nor steps."""
 GRID = tuple(Setting(levels, rule) for levels in LEVELS for rule in RULES)

@@ -10,14 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from dcnets.attacks import Normalised
+from dcnets.attacks.pixels import LARGEST, Normalised
 from dcnets.experiments.data import Dataset, Stream
 from dcnets.experiments.rebuild import CROP, Rebuilt, rebuild
 from dcnets.experiments.run import STREAMED_TEST_BATCH, placed
 from dcnets.experiments.update import arithmetic
-
-PIXELS = 255
-"""The largest pixel where the means and standard deviations of data sets are taken."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +56,7 @@ def rebuild_all(paths: Sequence[Path], crop: int = CROP) -> dict[str, Rebuilt]:
 
 def subject(name: str, rebuilt: Rebuilt, data: Dataset | Stream, device: torch.device, precision: torch.dtype) -> Subject:
     """A network for pixels in [0, 1], in evaluation mode on a device."""
-    model: nn.Module = Normalised(placed(rebuilt.model, device), data.mean, data.std, scale=PIXELS).to(device)
+    model: nn.Module = Normalised(placed(rebuilt.model, device), data.mean, data.std, scale=LARGEST).to(device)
     if precision is not torch.float32:
         model = InPrecision(model, precision)
     return Subject(name, model.eval(), rebuilt)
@@ -71,14 +68,14 @@ def pixels_of(data: Dataset | Stream, count: int) -> tuple[Tensor, Tensor]:
     A stream is sorted by class, so of it they are taken at equal distances.
     """
     if isinstance(data, Dataset):
-        return data.test.images[:count].float() / PIXELS, data.test.labels[:count]
+        return data.test.images[:count].float() / LARGEST, data.test.labels[:count]
     total = len(data.testing.listing.labels)
     wanted = set(torch.linspace(0, total - 1, min(count, total)).long().tolist())
     images, labels, first = [], [], 0
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (data.mean, data.std))
     for x, y in data.test(STREAMED_TEST_BATCH):
         some = [at for at in range(len(y)) if first + at in wanted]
-        images.append((x.cpu()[some] * std + mean).round().clamp(0, PIXELS) / PIXELS)
+        images.append((x.cpu()[some] * std + mean).round().clamp(0, LARGEST) / LARGEST)
         labels.append(y.cpu()[some])
         first += len(y)
     return torch.cat(images), torch.cat(labels)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from dcnets.experiments.robustness.accuracy import Withstood, clean, judged, worst_case
+from dcnets.experiments.robustness.accuracy import Withstood, clean, worst_case
 from dcnets.experiments.robustness.trials import Trial, Watch, unwatched
+from dcnets.naming import choose
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +24,7 @@ class Matrix:
 
     def black_box(self, victim: str) -> Withstood:
         """What withstood the examples of every other network: the attacker has all of them at hand."""
+        choose("victim", victim, {name: None for cells in self.outcomes.values() for name in cells})
         others = [cells[victim] for row, cells in self.outcomes.items() if row != victim]
         if not others:
             raise ValueError(f"there is no substitute for {victim} but itself; give another network")
@@ -41,5 +43,5 @@ def transfer_matrix(
     outcomes: dict[str, dict[str, Withstood]] = {}
     for row, substitute in substitutes.items():
         examples = trial.examples(substitute, x, y, batch=batch, watch=watch)
-        outcomes[row] = {name: right[name] & judged(victim, examples, y, batch=batch) for name, victim in victims.items()}
+        outcomes[row] = {name: right[name] & clean(victim, examples, y, batch=batch) for name, victim in victims.items()}
     return Matrix(outcomes)

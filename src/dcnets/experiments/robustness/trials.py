@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from dcnets import attacks
-from dcnets.attacks.checks import checked_amount, checked_eps
+from dcnets.attacks.batches import Batch, batches
+from dcnets.attacks.checks import checked_amount, checked_eps, device_of
 from dcnets.attacks.norms import NORMS
-from dcnets.models.checks import whole_number
+from dcnets.checks import whole_number
 from dcnets.naming import choose
 
 TAKES = {
@@ -26,7 +27,6 @@ TAKES = {
 SPOKEN = {"fgsm": "FGSM", "bim": "BIM", "pgd": "PGD", "square": "Square", "autoattack": "AutoAttack"}
 ROUNDING = 1e-6
 
-Batch = tuple[Tensor, Tensor]
 Watch = Callable[[str, Sequence[Batch]], Iterable[Batch]]
 """What goes through the batches of something with a title, and may draw a bar meanwhile."""
 
@@ -54,24 +54,29 @@ class Trial:
 
     def __post_init__(self) -> None:
         takes = TAKES[choose("attack", self.attack, TAKES)]
-        checked_eps(self.eps, choose("norm", self.norm, NORMS))
+        self.keep("eps", checked_eps(self.eps, choose("norm", self.norm, NORMS)))
         for name in ("step", "steps", "queries"):
             value = getattr(self, name)
             if (value is not None) != (name in takes):
                 raise ValueError(f"{SPOKEN[self.attack]} " + (f"needs {name}" if value is None else f"takes no {name}"))
-        if self.restarts != 1 and "restarts" not in takes:
-            raise ValueError(f"{SPOKEN[self.attack]} takes no restarts, got {self.restarts}")
-        whole_number("seed", self.seed, least=0)
+        self.keep("seed", whole_number("seed", self.seed, least=0))
         for name in ("restarts", "steps", "queries"):
             if getattr(self, name) is not None:
-                whole_number(name, getattr(self, name))
+                self.keep(name, whole_number(name, getattr(self, name)))
+        if self.restarts != 1 and "restarts" not in takes:
+            raise ValueError(f"{SPOKEN[self.attack]} takes no restarts, got {self.restarts}")
         if self.step is not None and self.steps is not None:
-            reach = checked_amount("step", self.step) * self.steps
+            self.keep("step", checked_amount("step", self.step))
+            reach = self.step * self.steps
             if reach < self.eps * (1 - ROUNDING):
                 raise ValueError(
                     f"{self.steps} steps of {self.step:g} reach {reach:g}, which is less than ε = {self.eps:g}; "
                     "take more steps or longer ones"
                 )
+
+    def keep(self, name: str, value: float) -> None:
+        """A field as a number of Python's own, whose equals are equal and have one JSON."""
+        object.__setattr__(self, name, value)
 
     def at(self, eps: float) -> Trial:
         """The same with another ε, to which the step stays in proportion."""
@@ -105,18 +110,12 @@ class Trial:
             given |= {"seed": seed, "batch": batch}
         elif seed is not None:
             given["generator"] = torch.Generator().manual_seed(seed)
-        attack, device = getattr(attacks, self.attack), next(model.parameters(), x).device
+        attack, device = getattr(attacks, self.attack), device_of(model, x)
         found = [
             attack(model, images.to(device), labels.to(device), **given).to(x.device)
             for images, labels in watch(str(self), batches(x, y, batch))
         ]
-        return torch.cat(found) if found else x
-
-
-def batches(x: Tensor, y: Tensor, batch: int) -> list[Batch]:
-    """Images and their classes, `batch` at a time; none where there are no images."""
-    whole_number("batch", batch)
-    return list(zip(torch.split(x, batch), torch.split(y, batch), strict=True)) if len(x) else []
+        return torch.cat(found)
 
 
 def eps_told(eps: float) -> str:

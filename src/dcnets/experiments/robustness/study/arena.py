@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from dcnets.attacks.aim import Aim, still
+from dcnets.attacks.pixels import LARGEST
 from dcnets.experiments.data import Dataset
 from dcnets.experiments.rebuild import rebuild
-from dcnets.experiments.robustness.accuracy import Withstood, clean, judged
+from dcnets.experiments.robustness.accuracy import Withstood, clean
 from dcnets.experiments.robustness.study.networks import Network
-from dcnets.experiments.robustness.subjects import PIXELS, subject
+from dcnets.experiments.robustness.subjects import subject
 from dcnets.experiments.robustness.trials import Trial, Watch, unwatched
 
 KEPT = {"cuda": 24 * 2**30, "cpu": 2**29}
@@ -32,7 +33,7 @@ class Arena:
     def __init__(self, data: Dataset, device: torch.device, *, batch: int, images: int | None = None) -> None:
         count = len(data.test.labels) if images is None else min(images, len(data.test.labels))
         self.data, self.device, self.batch = data, device, batch
-        self.x = (data.test.images[:count].float() / PIXELS).to(device)
+        self.x = (data.test.images[:count].float() / LARGEST).to(device)
         self.y = data.test.labels[:count].to(device)
         self.models: dict[Network, nn.Module] = {}
         self.rights: dict[tuple[Network, Span], Withstood] = {}
@@ -114,7 +115,7 @@ class Arena:
     def outcome(self, victim: Network, maker: Network, trial: Trial, span: Span) -> Withstood:
         """What a network still gets right of images that an attack on a network, itself or another, has made."""
         examples, classes = self.examples(maker, trial, span), self.images(span)[1]
-        return self.right(victim, span) & judged(self.model(victim), examples, classes, batch=self.batch)
+        return self.right(victim, span) & clean(self.model(victim), examples, classes, batch=self.batch)
 
 
 def bytes_of(t: Tensor) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 from dcnets.experiments.robustness.study.words import words_for
 from dcnets.experiments.robustness.trials import Trial
 from dcnets.experiments.scaling import scale_of, stem_of
+from dcnets.experiments.study_parts import FROZEN
 
 Line = Mapping[str, Any]
 
@@ -32,34 +33,49 @@ class Collected:
         """The seeds of a recipe."""
         return sorted(seed for own, name, seed in self.lines if (own, name) == (part, stem))
 
-    def values(self, part: str, stem: str, get: Callable[[Line], Any]) -> list[Any]:
-        """What lines of a part say of a recipe, one value a seed; the last line that says anything counts."""
-        found = []
+    def values(self, part: str, stem: str, get: Callable[[Line], Any]) -> dict[int, Any]:
+        """What lines of a part say of a recipe, by seed; the last line that says anything counts."""
+        found: dict[int, Any] = {}
         for seed in self.seeds(part, stem):
-            said = [value for line in self.lines[part, stem, seed] if (value := get(line)) is not None]
-            found += said[-1:]
+            for line in self.lines[part, stem, seed]:
+                if (value := get(line)) is not None:
+                    found[seed] = value
         return found
 
-    def accuracies(self, part: str, stem: str, trial: Trial | None, maker: str | None = None) -> list[float]:
-        """The accuracies in percent, one a seed, under an attack that was made on the network itself or on a recipe's."""
-        return [100 * share for share in self.values(part, stem, lambda line: accuracy(line, trial, maker))]
+    def percents(self, part: str, stem: str, get: Callable[[Line], Any]) -> dict[int, float]:
+        """The same for shares, in percent."""
+        return {seed: 100 * share for seed, share in self.values(part, stem, get).items()}
+
+    def accuracies(self, part: str, stem: str, trial: Trial | None, maker: str | None = None) -> dict[int, float]:
+        """The accuracies in percent, by seed, under an attack that was made on the network itself or on a recipe's."""
+        return self.percents(part, stem, lambda line: accuracy(line, trial, maker))
+
+    def only(self, fits: Callable[[Line], bool]) -> Collected:
+        """The same of some lines alone."""
+        some = {key: [line for line in own if fits(line)] for key, own in self.lines.items()}
+        return Collected(self.scale, self.setting, {key: own for key, own in some.items() if own})
 
 
 def collect(lines: Iterable[Line], scale: float | None = None) -> Collected:
-    """The lines of a scale; without one that of most lines, the larger of equals."""
+    """The lines of a scale; without one that of most lines, the larger of equals.
+
+    Numbers in a sought setting that are of images that it was sought on are left out.
+    """
     lines = list(lines)
     scales = [scale_of(line["recipe"]["name"]) for line in lines]
     if scale is None:
         scale = max(dict.fromkeys(scales, 0), key=lambda each: (scales.count(each), each), default=1.0)
-    found = Collected(scale)
-    for line, own in zip(lines, scales, strict=True):
-        if own != scale:
-            continue
-        if line["part"] == "setting":
-            found.setting = found.setting or line
-        else:
+    lines = [line for line, own in zip(lines, scales, strict=True) if own == scale]
+    found = Collected(scale, next((line for line in lines if line["part"] == "setting"), None))
+    for line in lines:
+        if line["part"] != "setting" and not (line["part"] == FROZEN and found.setting and overlap(line, found.setting)):
             found.lines.setdefault((line["part"], stem_of(line["recipe"]["name"]), line["recipe"]["seed"]), []).append(line)
     return found
+
+
+def overlap(one: Line, other: Line) -> bool:
+    """Whether two lines share images."""
+    return bool(one["first"] < other["first"] + other["images"] and other["first"] < one["first"] + one["images"])
 
 
 def accuracy(line: Line, trial: Trial | None, maker: str | None) -> float | None:
@@ -80,8 +96,9 @@ def same(one: Any, other: Any) -> bool:
     return abs(one - other) < 1e-9 if isinstance(one, float) and isinstance(other, float | int) else one == other
 
 
-def spread(values: Sequence[float], digits: int = 1) -> str:
+def spread(values: Iterable[float], digits: int = 1) -> str:
     """Mean ± standard deviation over seeds; a dash where there is nothing."""
+    values = list(values)
     if not values:
         return "–"
     deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""

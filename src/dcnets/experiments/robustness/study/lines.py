@@ -13,7 +13,8 @@ from dcnets.experiments import jsonlines, results
 from dcnets.experiments.checkpoint import short_name
 from dcnets.experiments.recipe import DEFAULTS
 from dcnets.experiments.robustness.accuracy import Withstood
-from dcnets.experiments.robustness.setting import GRID, Setting, distance, published
+from dcnets.experiments.robustness.lipschitz import RIGHT
+from dcnets.experiments.robustness.setting import GRID, Frozen, Setting, distance, published
 from dcnets.experiments.robustness.study.arena import Span
 from dcnets.experiments.robustness.study.networks import Network, family_of
 from dcnets.experiments.robustness.study.tasks import Exam, Task
@@ -74,7 +75,7 @@ def left(task: Task, there: set[tuple[str, ...]]) -> Task | None:
         others = sorted(who(asdict(each.recipe), each.step) for each in task.substitutes)
         return None if (*own, text(asdict(task.plan)), text(others)) in there else task
     if task.ball:
-        return None if (*own, "lipschitz", text(task.ball.settings())) in there else task
+        return None if (*own, "lipschitz", text({**task.ball.settings(), "of": RIGHT})) in there else task
     exams = tuple(
         exam for exam in task.exams
         if (*own, text(settings(exam)), who(asdict(exam.maker.recipe), exam.maker.step) if exam.maker else "") not in there
@@ -102,7 +103,7 @@ def described(network: Network) -> dict[str, Any]:
             "recipe": asdict(network.recipe)}  # fmt: skip
 
 
-def exam_line(task: Task, device: str, clean: Withstood, outcomes: Sequence[Withstood], seconds: float) -> dict[str, Any]:
+def exam_line(task: Task, device: str, clean: Withstood, outcomes: Sequence[Withstood]) -> dict[str, Any]:
     """The line of some attacks; accuracies are shares of the images."""
     makers = {exam.maker.name: described(exam.maker) for exam in task.exams if exam.maker}
     attacks = [
@@ -110,8 +111,7 @@ def exam_line(task: Task, device: str, clean: Withstood, outcomes: Sequence[With
          "error": outcome.error}
         for exam, outcome in zip(task.exams, outcomes, strict=True)
     ]  # fmt: skip
-    return {**results.environment(device), **head(task), "clean": clean.accuracy, "attacks": attacks, "makers": makers,
-            "seconds": round(seconds, 2)}  # fmt: skip
+    return {**results.environment(device), **head(task), "clean": clean.accuracy, "attacks": attacks, "makers": makers}
 
 
 def setting_line(
@@ -131,9 +131,10 @@ def setting_line(
     }  # fmt: skip
 
 
-def frozen_in(lines: Iterable[Line], family: tuple[str, str, float]) -> Setting | None:
+def frozen_in(lines: Iterable[Line], family: tuple[str, str, float]) -> Frozen | None:
     """The setting that was frozen with the baselines of a family: the first that was found stays."""
     for line in lines:
         if line["part"] == "setting" and family_of(line["recipe"]) == family:
-            return next((each for each in GRID if (each.levels, each.rule) == (line["levels"], line["rule"])), None)
+            found = (each for each in GRID if (each.levels, each.rule) == (line["levels"], line["rule"]))
+            return next((Frozen(each, line["first"]) for each in found), None)
     return None

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dcnets.experiments.robustness.study import own_sections as own
 from dcnets.experiments.robustness.study import paper_sections as papers
 from dcnets.experiments.robustness.study.collected import Collected, Line, collect
+from dcnets.experiments.robustness.study.slope_sections import slopes
 
 SECTIONS: tuple[Callable[[Collected], Iterator[str]], ...] = (
     papers.sought, papers.white_box, papers.black_box, papers.extra, own.today, own.verdicts, own.matrices, own.curves,
-    own.slopes,
+    slopes,
 )  # fmt: skip
 """In the order of the page."""
 

@@ -1,22 +1,18 @@
-"""What the paper does not have: today's attacks, verdicts on masking, transfer, accuracy over ε, slopes."""
+"""What the paper does not have: today's attacks, verdicts on masking, transfer, accuracy over ε."""
 
 from __future__ import annotations
 
-import statistics
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from dcnets.experiments.robustness import evidence
 from dcnets.experiments.robustness.curves import GRID
-from dcnets.experiments.robustness.setting import GREY, MAIN
-from dcnets.experiments.robustness.study.collected import Collected, Line, rank_correlation, spread
-from dcnets.experiments.robustness.study.rows import images_of, table
+from dcnets.experiments.robustness.setting import MAIN
+from dcnets.experiments.robustness.study.collected import Collected, Line, spread
+from dcnets.experiments.robustness.study.rows import images_of, seeds_of, spoken, table
 from dcnets.experiments.robustness.study.tasks import TODAY
-from dcnets.experiments.robustness.study.words import words_for
 from dcnets.experiments.robustness.trials import eps_told
 
-NEAR = 2 * GREY
-"""The ε, besides the main one, at which slopes are compared with robustness: there natural networks differ too."""
 ALIKE = (
     "the networks have the same seed, so that they were trained on the same images in the same order: they may well be more "
     "alike than networks of another seed"
@@ -35,25 +31,14 @@ def today(found: Collected) -> Iterator[str]:
     yield f"### Today's attacks: {TODAY}; Square; AutoAttack\n"
     yield f"Accuracy in % on the first {images_of(found, 'masking')} test images; *all* is what withstood everything.\n"
 
-    def shares(stem: str, name: str) -> list[float]:
-        return [100 * each for each in found.values("masking", stem, lambda line: line["masking"]["attacks"].get(name))]
-
+    heads: dict[str, Callable[[Line], Any]] = {"as they are": lambda line: line["masking"]["clean"]}
+    heads |= {head: lambda line, name=name: line["masking"]["attacks"].get(name) for head, name in TRIED.items()}  # type: ignore[misc]
+    heads |= {"all": lambda line: line["masking"]["robust"]}
     rows = []
     for stem in stems:
-        clean, robust = (
-            [100 * each for each in found.values("masking", stem, lambda line, key=key: line["masking"][key])]  # type: ignore[misc]
-            for key in ("clean", "robust")
-        )
-        tried = (spread(shares(stem, name)) for name in TRIED.values())
-        rows.append([*spoken(found, "masking", stem), spread(clean), *tried, spread(robust)])
-    yield table(["network", "training", "as they are", *TRIED, "all"], rows, len(TRIED) + 2)
-
-
-def spoken(found: Collected, part: str, stem: str) -> tuple[str, str]:
-    """A network in two columns."""
-    line = found.lines[part, stem, found.seeds(part, stem)[0]][-1]
-    operator, training, variant = words_for(line["recipe"])
-    return operator, f"{training}, {variant}" if variant else training
+        came = {head: found.percents("masking", stem, get) for head, get in heads.items()}
+        rows.append([*spoken(found, "masking", stem), seeds_of(came), *(spread(each.values()) for each in came.values())])
+    yield table(["network", "training", "seeds", *heads], rows, len(heads))
 
 
 def verdicts(found: Collected) -> Iterator[str]:
@@ -61,10 +46,14 @@ def verdicts(found: Collected) -> Iterator[str]:
     stems = found.stems("masking")
     if stems:
         yield "### Verdicts of the masking report\n"
+        yield f"On the first {images_of(found, 'masking')} test images; before each verdict the seeds that it is of.\n"
         rows = []
         for stem in stems:
-            said = Counter(found.values("masking", stem, lambda line: line["masking"]["verdict"]))
-            rows.append([*spoken(found, "masking", stem), "; ".join(f"{count} × {each}" for each, count in said.items())])
+            said: dict[str, list[str]] = {}
+            for seed, each in found.values("masking", stem, lambda line: line["masking"]["verdict"]).items():
+                said.setdefault(each, []).append(str(seed))
+            told = "; ".join(f"{', '.join(seeds)}: {each}" for each, seeds in said.items())
+            rows.append([*spoken(found, "masking", stem), told])
         yield table(["network", "training", "verdict, by seeds"], rows)
 
 
@@ -78,12 +67,12 @@ def matrices(found: Collected) -> Iterator[str]:
         kinds.setdefault(training, {})[operator] = stem
     for training, stems in kinds.items():
         yield f"### Transfer between {training} networks: {MAIN.bim}\n"
-        yield f"Accuracy in %; {told}.\n"
-        rows = [
-            [made, *(spread(found.accuracies("matrix", tried, MAIN.bim, maker)) for tried in stems.values())]
-            for made, maker in stems.items()
-        ]
-        yield table(["made on ↓, tried on →", *stems], rows, len(stems))
+        yield f"Accuracy in % on the first {images_of(found, 'matrix')} test images; seeds are those tried on; {told}.\n"
+        rows = []
+        for made, maker in stems.items():
+            came = {head: found.accuracies("matrix", tried, MAIN.bim, maker) for head, tried in stems.items()}
+            rows.append([made, seeds_of(came), *(spread(each.values()) for each in came.values())])
+        yield table(["made on ↓, tried on →", "seeds", *stems], rows, len(stems))
 
 
 def between_seeds(found: Collected) -> Collected:
@@ -103,53 +92,10 @@ def curves(found: Collected) -> Iterator[str]:
     for trial in MAIN.trials if stems else ():
         told = ", ".join([trial.attack.upper(), *trial.words("ε/4")])
         yield f"### Accuracy over ε: {told}\n"
-        rows = [
-            [*spoken(found, "curves", stem), spread(found.accuracies("curves", stem, None)),
-             *(spread(found.accuracies("curves", stem, trial.at(eps))) for eps in grid)]
-            for stem in stems
-        ]  # fmt: skip
-        yield table(["network", "training", "ε = 0", *map(eps_told, grid)], rows, len(grid) + 1)
-
-
-def slopes(found: Collected) -> Iterator[str]:
-    """Local Lipschitz constants beside robustness, and whether the order is the same."""
-    stems = found.stems("lipschitz")
-    if not stems:
-        return
-    yield "### Lipschitz constants beside robustness\n"
-    yield (
-        "Medians over images: the largest ‖Δz‖₁/‖Δx‖∞ found within ε = 8/255 (a lower bound), the margin's slope, and "
-        "margin/slope in grey levels; beside them the accuracy in % under BIM.\n"
-    )
-    rows: list[list[str]] = []
-    points: dict[bool, list[list[float]]] = {True: [], False: []}  # trained as usual or not
-    near, far = MAIN.bim.at(NEAR), MAIN.bim
-    for stem in stems:
-        own = {
-            name: found.values("lipschitz", stem, lambda line, name=name: line["lipschitz"][name]["q50"])  # type: ignore[misc]
-            for name in ("constant", "slope", "reach")
-        }
-        under = [found.accuracies("curves", stem, trial) for trial in (near, far)]
-        own["reach"] = [each / GREY for each in own["reach"]]
-        rows.append([*spoken(found, "lipschitz", stem), *(spread(own[name], 2 if name == "reach" else 0) for name in own),
-                     *map(spread, under)])  # fmt: skip
-        if all(under):
-            natural = rows[-1][1].startswith("natural")
-            points[natural].append([statistics.fmean(values) for values in (*own.values(), *under)])
-    heads = ["constant", "slope", "margin/slope · 255", *(f"BIM, ε = {eps_told(trial.eps)}" for trial in (near, far))]
-    yield table(["network", "training", *heads], rows, len(heads))
-    every = [*points[True], *points[False]]
-    groups = {f"these {len(every)} networks": every, f"the {len(points[True])} natural ones among them": points[True]}
-    for told, some in groups.items() if all(points.values()) else [*groups.items()][:1]:
-        yield f"Rank correlation (Spearman) over {told}, means over seeds:\n"
-        columns = list(zip(*some, strict=True)) or [()] * len(heads)
-        yield table(
-            ["", *heads[3:]],
-            [[head, *(correlated(columns[at], columns[under]) for under in (3, 4))] for at, head in enumerate(heads[:3])], 2,
-        )  # fmt: skip
-
-
-def correlated(one: Sequence[float], other: Sequence[float]) -> str:
-    """A rank correlation, or a dash."""
-    found = rank_correlation(one, other)
-    return "–" if found is None else f"{found:z.2f}"
+        yield f"In % on the first {images_of(found, 'curves')} test images.\n"
+        heads = {"ε = 0": None} | {eps_told(eps): trial.at(eps) for eps in grid}
+        rows = []
+        for stem in stems:
+            came = {head: found.accuracies("curves", stem, each) for head, each in heads.items()}
+            rows.append([*spoken(found, "curves", stem), seeds_of(came), *(spread(each.values()) for each in came.values())])
+        yield table(["network", "training", "seeds", *heads], rows, len(heads))

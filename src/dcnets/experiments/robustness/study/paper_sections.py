@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from dcnets.experiments.paper import EXTRA, TABLES, Cell
 from dcnets.experiments.paper.tables import BESIDE, SUBSTITUTE, TARGETS
 from dcnets.experiments.robustness.setting import LEVELS, MAIN, RULES, Setting
 from dcnets.experiments.robustness.study.collected import Collected, spread
-from dcnets.experiments.robustness.study.rows import images_of, table
+from dcnets.experiments.robustness.study.rows import images_of, seeds_of, table
 
 
 def settings(found: Collected) -> Iterator[tuple[str, str, Setting]]:
@@ -43,8 +43,8 @@ def white_box(found: Collected) -> Iterator[str]:
     for part, told, setting in settings(found):
         if found.stems(part):
             yield f"### Table 7, white-box, {told}\n"
-            yield f"Accuracy in % on {images_of(found, part)} test images, mean ± std over seeds (paper).\n"
-            yield beside_paper(found, part, setting, "table7", lambda cell: None)
+            yield f"{of_what(found, part)} (paper).\n"
+            yield beside_paper(found, part, setting, "table7", None)
 
 
 def black_box(found: Collected) -> Iterator[str]:
@@ -53,22 +53,29 @@ def black_box(found: Collected) -> Iterator[str]:
         for maker, words in ((SUBSTITUTE, "a natural"), (BESIDE, "an FGSM-trained")):
             if any(found.accuracies(part, stem, setting.bim, maker) for stem in found.stems(part)):
                 yield f"### Table 8, black-box, from {words} baseline of another seed, {told}\n"
-                yield beside_paper(found, part, setting, "table8", lambda cell, maker=maker: maker)  # type: ignore[misc]
+                yield f"{of_what(found, part)} (paper).\n"
+                yield beside_paper(found, part, setting, "table8", maker)
 
 
-def beside_paper(found: Collected, part: str, setting: Setting, name: str, maker: Callable[[Cell], str | None]) -> str:
+def of_what(found: Collected, part: str) -> str:
+    """What the numbers of a part are."""
+    return f"Accuracy in % on the first {images_of(found, part)} test images, mean ± std over seeds"
+
+
+def beside_paper(found: Collected, part: str, setting: Setting, name: str, maker: str | None) -> str:
     """One of the paper's tables, each cell ours with the paper's in brackets."""
     paper = TABLES[name]
     rows = []
     for row in paper.rows:
         cells = [paper.cell(row, column) for column in paper.columns]
-        came = [spread(cell_values(found, part, setting, cell, maker(cell))) for cell in cells]
-        rows.append([row, *(f"{here} ({cell.published:.2f})" for here, cell in zip(came, cells, strict=True))])
-    return table(["", *paper.columns], rows, len(paper.columns))
+        came = {column: cell_values(found, part, setting, paper.cell(row, column), maker) for column in paper.columns}
+        shown = (f"{spread(came[cell.column].values())} ({cell.published:.2f})" for cell in cells)
+        rows.append([row, seeds_of(came), *shown])
+    return table(["", "seeds", *paper.columns], rows, len(paper.columns))
 
 
-def cell_values(found: Collected, part: str, setting: Setting, cell: Cell, maker: str | None = None) -> list[float]:
-    """A cell's accuracies in a setting, one a seed."""
+def cell_values(found: Collected, part: str, setting: Setting, cell: Cell, maker: str | None = None) -> dict[int, float]:
+    """A cell's accuracies in a setting, by seed."""
     trial = {"none": None, "fgsm": setting.fgsm, "bim": setting.bim}[str(cell.attack)]
     return found.accuracies(part, str(cell.recipe), trial, maker if trial else None)
 
@@ -77,11 +84,15 @@ def extra(found: Collected) -> Iterator[str]:
     """PGD-trained networks side by side, and the variants that could explain the paper's numbers."""
     for name, title in (("pgd", "PGD-trained networks"), ("variants", "Variants")):
         for part, told, setting in settings(found):
-            rows: dict[str, dict[str, str]] = {}
+            rows: dict[str, dict[str, dict[int, float]]] = {}
             for cell in EXTRA[name]:
                 if values := cell_values(found, part, setting, cell):
-                    rows.setdefault(cell.row, {})[cell.column] = spread(values)
+                    rows.setdefault(cell.row, {})[cell.column] = values
             if rows:
                 yield f"### {title}, white-box, {told}\n"
-                shown = [[row, *(cells.get(column, "–") for column in TARGETS)] for row, cells in rows.items()]
-                yield table(["", *TARGETS], shown, len(TARGETS))
+                yield f"{of_what(found, part)}.\n"
+                shown = [
+                    [row, seeds_of(cells), *(spread(cells.get(column, {}).values()) for column in TARGETS)]
+                    for row, cells in rows.items()
+                ]
+                yield table(["", "seeds", *TARGETS], shown, len(TARGETS))

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from dcnets.experiments.robustness.curves import GRID, over
 from dcnets.experiments.robustness.evidence import Plan
-from dcnets.experiments.robustness.setting import GREY, MAIN, Setting
+from dcnets.experiments.robustness.setting import GREY, MAIN, Frozen, Setting
 from dcnets.experiments.robustness.study.arena import Span
 from dcnets.experiments.robustness.study.networks import Network, makers_for, substitutes_for
 from dcnets.experiments.robustness.trials import Trial
+from dcnets.experiments.study_parts import FROZEN, PARTS
 
 TODAY = Trial("pgd", MAIN.levels * GREY, step=2 * GREY, steps=50)
 RESTARTS, QUERIES = 5, 1000
@@ -115,26 +116,26 @@ def masking(victim: Network, networks: Sequence[Network], sizes: Sizes, autoatta
     return Task("masking", victim, sizes.few, plan=plan, substitutes=tuple(substitutes_for(victim, networks)))
 
 
-PARTS: dict[str, Maker] = {
-    "tables": tables, "matrix": matrix, "curves": curves, "lipschitz": lipschitz, "masking": masking,
-}  # fmt: skip
-"""What can be measured, the quick things first; `frozen` needs a setting, and comes after the tables."""
-FROZEN = "frozen"
-NAMES = ("tables", FROZEN, "matrix", "curves", "lipschitz", "masking")
+def frozen(victim: Network, networks: Sequence[Network], sizes: Sizes, known: Frozen | None) -> Task | None:
+    """Tables 7 and 8 in the sought setting, on images before those that it was sought on."""
+    span = (0, min(sizes.half[1], known.first)) if known else (0, 0)
+    return attacked(FROZEN, victim, substitutes_for(victim, networks), known.setting, span) if known and span[1] else None
+
+
+MAKERS: dict[str, Maker] = {"tables": tables, "matrix": matrix, "curves": curves, "lipschitz": lipschitz}
+"""The parts that need nothing else."""
 
 
 def wanted(
-    networks: Sequence[Network], parts: Sequence[str], sizes: Sizes, frozen: Mapping[tuple[str, str, float], Setting],
+    networks: Sequence[Network], parts: Sequence[str], sizes: Sizes, known: Mapping[tuple[str, str, float], Frozen],
     autoattack: bool = True,
 ) -> Iterator[Task]:  # fmt: skip
-    """All tasks, part by part, so that what a stopped study has is broad; `frozen` has the sought setting of families."""
-    victims = [each for each in networks if not each.substitute]
-    for part in (name for name in NAMES if name in parts):
-        for victim in victims:
-            if part == FROZEN:
-                if setting := frozen.get(victim.family):
-                    yield attacked(part, victim, substitutes_for(victim, networks), setting, sizes.half)
-            elif part == "masking":
-                yield masking(victim, networks, sizes, autoattack)
-            elif task := PARTS[part](victim, networks, sizes):
+    """All tasks, part by part, so that what a stopped study has is broad; `known` has the sought settings of families."""
+    makers = MAKERS | {
+        FROZEN: lambda victim, networks, sizes: frozen(victim, networks, sizes, known.get(victim.family)),
+        "masking": lambda victim, networks, sizes: masking(victim, networks, sizes, autoattack),
+    }
+    for part in (name for name in PARTS if name in parts):
+        for victim in (each for each in networks if not each.substitute):
+            if task := makers[part](victim, networks, sizes):
                 yield task

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from dcnets.experiments import results
+from dcnets.experiments.robustness import lipschitz
 from dcnets.experiments.robustness.findings import percent
-from dcnets.experiments.robustness.lipschitz import local_lipschitz
 from dcnets.experiments.robustness.masking import examine
-from dcnets.experiments.robustness.setting import GRID, Setting, nearest
+from dcnets.experiments.robustness.setting import GRID, Frozen, Setting, nearest
 from dcnets.experiments.robustness.study import lines
 from dcnets.experiments.robustness.study.arena import Arena
 from dcnets.experiments.robustness.study.networks import Network
-from dcnets.experiments.robustness.study.tasks import Task
+from dcnets.experiments.robustness.study.tasks import Exam, Task
 from dcnets.experiments.robustness.subjects import true_float32
 
 Tell = Callable[[str], None]
@@ -91,23 +91,25 @@ def perform(task: Task, arena: Arena) -> dict[str, Any]:
     clean, (x, y) = arena.right(task.victim, task.span), arena.images(task.span)
     model, device = arena.model(task.victim), arena.device.type
     outcomes = [arena.outcome(task.victim, exam.maker or task.victim, exam.trial, task.span) for exam in task.exams]
-    line = lines.exam_line(task, device, clean, outcomes, 0.0)
+    line = lines.exam_line(task, device, clean, outcomes)
     if task.plan:
         others = {each.name: arena.model(each) for each in task.substitutes}
         line["makers"] = {each.name: lines.described(each) for each in task.substitutes}
         report = examine(model, x, y, task.plan, batch=arena.batch, substitutes=others, watch=arena.watch)
         line["masking"] = report.line()
     if task.ball:
-        ball = task.ball
-        local = local_lipschitz(
-            model, x, y, eps=ball.eps, step=ball.step or 0, steps=ball.steps or 1, norm=ball.norm, seed=ball.seed,
-            batch=arena.batch, watch=arena.watch,
-        )  # fmt: skip
-        line["lipschitz"] = {**ball.settings(), **local.summary()}
+        local = lipschitz.within(model, x, y, task.ball, batch=arena.batch, watch=arena.watch)
+        line["lipschitz"] = lipschitz.told(task.ball, local)
     return {**line, "seconds": round(time.perf_counter() - begin, 2)}
 
 
-def seek(baselines: Sequence[Network], arena: Arena, file: Path, tell: Tell) -> Setting:
+def search(baselines: Sequence[Network], arena: Arena) -> Task:
+    """What `seek` is to try, as a task: for what it costs."""
+    trials = dict.fromkeys(trial for setting in GRID for trial in setting.trials)
+    return Task("setting", baselines[0], arena.halves[1], tuple(Exam(trial) for _ in baselines for trial in trials))
+
+
+def seek(baselines: Sequence[Network], arena: Arena, file: Path, tell: Tell) -> Frozen:
     """Find the setting under which the baselines, on the mean, come nearest to the paper's, and freeze it in a line.
 
     It is sought on one half of the test images and told of on the other: the networks have seen all training images, on
@@ -126,7 +128,7 @@ def seek(baselines: Sequence[Network], arena: Arena, file: Path, tell: Tell) -> 
     spent = time.perf_counter() - begin
     results.append(file, lines.setting_line(baselines, arena.device.type, span, found, chosen, spent))
     tell(f"nearest to the paper's baseline: {chosen}: FGSM {found[chosen][0]:.2f}, BIM {found[chosen][1]:.2f}; frozen")
-    return chosen
+    return Frozen(chosen, span[0])
 
 
 def told(line: Mapping[str, Any]) -> str:
