@@ -10,7 +10,9 @@ import pytest
 from command_line import SMALL, call, ok, refused
 from reported import attack_line, curve_line, run_line
 
-from dcnets.experiments.report.figures import NAMES
+from dcnets.experiments import checkpoint
+from dcnets.experiments.report.cells import Collected
+from dcnets.experiments.report.figures import NAMES, Sources, picture
 
 pytest.importorskip("matplotlib")
 
@@ -23,6 +25,7 @@ def place(tmp_path_factory):
     """A folder with lines of results, and small runs of digits: ordinary, TanhConv, and one trained against FGSM."""
     folder = tmp_path_factory.mktemp("report")
     lines = [run_line(SEG, 24.5), run_line(SEG, 25.5, seed=1), run_line(RESNET, 27.0), run_line(SEG, 29.5, scale=0.25)]
+    lines.append(run_line("cifar10-cnn9_attack", 20.0, scale=0.25))
     (folder / "results").mkdir()
     (folder / "results" / "runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     attacked = [curve_line(f"cifar10-cnn9_attack{operator}", (90, 40, 1)) for operator in ("", "-tanh-cosine")]
@@ -46,7 +49,7 @@ def _there(place, monkeypatch):
 def test_the_report_is_one_page_and_markdown(place):
     shown = ok("report", "--markdown", "docs/results.md")
     assert "2 of the 132 cells that can be run are run, 3 runs in all: 2 agree with the paper, 0 do not." in shown
-    assert "The tables count runs of dcnets 0.1.0 in bfloat16, done on a GPU. 2 other lines stand apart" in shown
+    assert "The tables count runs of dcnets 0.1.0 in bfloat16, done on a GPU. 3 other lines stand apart" in shown
     assert "the page is report/index.html, the Markdown docs/results.md" in shown
     assert "25.00 ± 0.71, 2 runs (paper 24.96) +0.04 ✓" in (place / "docs/results.md").read_text()
     text = (place / "report/index.html").read_text()
@@ -60,13 +63,14 @@ def test_the_report_is_one_page_and_markdown(place):
         "magnitude h, ρ = 1",
         "test error, %",
         "training loss",
-        "radius ρ by layer",
+        "relative radius ρ by layer",
         "natural: BIM, 10 steps of ε/4",
     } <= set(titles)
     digits = next(chart for chart in charts if chart["title"] == "Ordinary convolution")
     assert sum(len(series["points"]) for series in digits["series"]) == 1000
     assert "a subset of MNIST" in text
-    assert "iterations 3, not None" in text
+    changes = "width 2, batch 32, iterations 3, where the recipe has width 8, batch 50, epochs 10"
+    assert f"3 updates, seed 0; a subset of MNIST; {changes}." in text
     assert len(re.findall('<img class="mosaic"', text)) == 3
     assert "No run in runs for SphereConv, BallConv: dcnets train mnist-features2d-sphere-cosine makes one." in text
     assert "No run in runs for Ordinary convolution, SphereConv, BallConv: dcnets train mnist-features2d-fgsm" in text
@@ -99,6 +103,55 @@ def test_what_is_not_there_is_refused(tmp_path, monkeypatch):
     assert refused(2, "figure", "6", "--runs", "elsewhere").startswith("error: --runs elsewhere does not exist")
     monkeypatch.chdir(tmp_path)
     assert refused(1, "report").startswith("error: results does not exist; `dcnets reproduce` writes results/runs.jsonl")
+
+
+def copied(place, name, runs, folder, **fields):
+    """A run's folder copied, with other fields in its recipe."""
+    found = checkpoint.latest(place / "runs" / f"{name}-width_2-batch_32-iterations_3-seed0")
+    recipe = found.state["recipe"] | fields
+    (runs / folder).mkdir(parents=True)
+    checkpoint.save(runs / folder, found.step, found.tensors, found.state | {"recipe": recipe})
+
+
+def test_finished_networks_are_preferred_and_unfinished_ones_told(place, tmp_path):
+    copied(place, DIGITS, tmp_path / "a", f"{DIGITS}-seed0", iterations=1067)
+    copied(place, f"{DIGITS}-tanh-cosine", tmp_path / "a", f"{DIGITS}-tanh-cosine-seed0", iterations=4000)
+    filters, radii = (picture(name, Sources(Collected({}), tmp_path / "a")) for name in ("filters", "radii"))
+    assert filters.images[0].note.endswith("seed 0, unfinished: after 3 of 1,067 updates")
+    ((series,),) = (chart.series for chart in radii.charts)
+    assert series.name == f"{DIGITS}-tanh-cosine (unfinished: after 3 of 4,000 updates)"
+    (panel, _) = picture("6", Sources(Collected({}), tmp_path / "a")).charts
+    assert "unfinished: after 3 of 1,067 updates, seed 0" in panel.note
+    copied(place, DIGITS, tmp_path / "a", f"{DIGITS}-seed1")
+    copied(place, DIGITS, tmp_path / "a", f"{DIGITS}-seed2")
+    shown = picture("filters", Sources(Collected({}), tmp_path / "a")).images[0]
+    assert shown.note.endswith("seed 1, 3 updates")
+    (panel, _) = picture("6", Sources(Collected({}), tmp_path / "a")).charts
+    assert "3 updates, seed 0" not in panel.note
+
+
+def test_absolute_radii_have_a_chart_of_their_own(place, tmp_path, monkeypatch):
+    copied(place, f"{DIGITS}-tanh-cosine", tmp_path / "runs", f"{DIGITS}-tanh-cosine-seed0")
+    monkeypatch.chdir(tmp_path)
+    radius = ("--operator", "tanh(radius=absolute)-cosine", "--folder", f"runs/{DIGITS}-ball-cosine-seed0")
+    ok("train", f"{DIGITS}-ball-cosine", *SMALL, *radius, "--quiet", "--device", "cpu")
+    charts = picture("radii", Sources(Collected({}), tmp_path / "runs")).charts
+    assert [chart.title for chart in charts] == [f"{kind} radius ρ by layer" for kind in ("relative", "absolute")]
+    assert [[each.name for each in chart.series] for chart in charts] == [
+        [f"{DIGITS}-tanh-cosine"],
+        [f"{DIGITS}-ball-cosine"],
+    ]
+
+
+def test_where_there_is_no_folder_of_runs_that_is_said():
+    nothing = Sources(Collected({}))
+    assert picture("radii", nothing).missing == (
+        "There is no folder of runs; `dcnets reproduce` and `dcnets train` keep theirs in runs/.",
+    )
+    (told,) = picture("1", nothing).missing
+    assert told == (
+        "There is no folder of runs, and so no network for Ordinary convolution: dcnets train mnist-features2d makes one."
+    )
 
 
 # -- figure ------------------------------------------------------------------------------------------------------------
@@ -168,7 +221,7 @@ def test_a_checkpoint_that_cannot_be_read_is_told_and_the_rest_is_drawn(place, t
         ),
         (["9"], 2, "error: unknown figure '9'; choose one of 1, 2, 3, 4, 6, 7, attacks, curves, filters, radii, robustness"),
         (["radi"], 2, "error: unknown figure 'radi'; did you mean 'radii'?"),
-        (["2", "--out", "a.jpg"], 1, "error: a figure is one of .svg, .png, .pdf, got 'a.jpg'; name the file so"),
+        (["2", "--out", "a.jpg"], 2, "error: a figure is one of .svg, .png, .pdf, got 'a.jpg'; name the file so"),
     ],
 )
 def test_wrong_arguments(arguments, code, told):

@@ -14,11 +14,14 @@ import pytest
 from command_line import call, environment, ok, refused
 from studied import QUICK as LEARNED
 
-from dcnets.cli import reproduced, reproducing, tables
+from dcnets.cli import reproducing, supply, tables
 from dcnets.experiments import checkpoint, paper, recipes, results
-from dcnets.experiments.paper import TABLES, Cell, Table
+from dcnets.experiments.data import DataError
+from dcnets.experiments.paper import FIGURES, OWN_ROWS, TABLES, Cell, Table
+from dcnets.experiments.paper.beside import FC_RELU
+from dcnets.experiments.report import rule
 from dcnets.experiments.reproduce import plan, warmup
-from dcnets.experiments.reproduce.local import LOG
+from dcnets.experiments.reproduce.local import LOG, Local
 from dcnets.experiments.reproduce.perform import Order
 
 PLAIN, TANH = "mnist-subset-features2d", "mnist-subset-features2d-tanh-cosine"
@@ -53,7 +56,8 @@ def tiny(monkeypatch):
 
 
 def test_tables_and_cells_by_name_or_pattern():
-    assert tables.chosen(["all"], []) == [cell for table in TABLES.values() for cell in table.cells]
+    every = [cell for table in TABLES.values() for cell in (*table.cells, *OWN_ROWS.get(table.name, ()))]
+    assert tables.chosen(["all"], []) == every
     assert [cell.table for cell in tables.chosen(["table2", "table1", "table2"], [])] == [2] * 12 + [1] * 6
     assert [tables.read_table(text) for text in ("table3", "3", "Table3", "all")] == ["table3"] * 3 + ["all"]
 
@@ -68,19 +72,28 @@ def test_tables_and_cells_by_name_or_pattern():
     beside = tables.chosen(["pgd", "variants"], ["*_bim/tanhconv"])
     assert len(beside) == 7
     assert {cell.published for cell in beside} == {None}
+    (second,) = tables.chosen(["table3"], ["fc_relu"])
+    assert (second.row, second.recipe) == (FC_RELU.row, "cifar100-cnn9-no_relu-fc_relu")
+    for number in (4, 6, 7):
+        assert [cell.recipe for cell in tables.chosen([f"fig{number}"], [])] == list(FIGURES[number].recipes)
+    assert len(tables.chosen(["fig4", "table4"], [])) == len(TABLES["table4"].cells)  # none twice
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         ([], "error: missing TABLE..., such as table3; all is every table; see dcnets reproduce --help"),
-        (["tabel3"], "error: unknown table 'tabel3'; did you mean 'table3'? choose one of all, pgd, table1"),
+        (["tabel3"], "error: unknown table 'tabel3'; did you mean 'table3'? choose one of all, fig4, fig6, fig7, pgd"),
         (["9"], "error: unknown table 'table9'; did you mean 'table"),
         (
             ["table2", "--cells", "segconf/cosine"],
             "error: no cell 'segconf/cosine' in table2; did you mean 'segconv/cosine'? choose one of baseline/cosine,",
         ),
         (["table4", "--cells", "tanhconv/*", "--cells", "x*"], "error: no cell 'x*' in table4; choose one of"),
+        (
+            ["table4", "--cells", "sphereconf"],
+            "error: no cell 'sphereconf' in table4; did you mean 'sphereconv'? choose one of ballconv, baseline, linearconv",
+        ),
         (["table5", "--cells", "resnet_110"], "error: none of these cells can be run: the paper has a dash there"),
         (["table1", "--scale", "2"], "error: --scale is a number above 0 and at most 1, got '2'"),
         (["table1", "--scale", "half"], "error: --scale is a number above 0 and at most 1, got 'half'"),
@@ -109,6 +122,28 @@ def test_the_plan_is_said_first_and_a_dry_run_does_nothing(tiny):
     assert not Path("results").exists()
 
 
+def test_a_row_of_our_own_and_the_networks_of_figures_are_planned(monkeypatch):
+    monkeypatch.setattr(warmup, "timed", paced(0.5))
+    shown = ok("reproduce", "table3", "--cells", "fc_relu", "--dry-run", "--device", "cpu")
+    assert f"not in the paper, a row of our own: {FC_RELU.name}\n" in shown
+    assert "1 cell, 1 seed: 1 run, of which 0 are there and 1 to do" in shown
+    shown = ok("reproduce", "fig6", "fig7", "--cells", "tanhconv", "--dry-run", "--device", "cpu")
+    assert re.search(r"fig6 +natural/tanhconv +– +mnist-features2d-tanh-cosine +0 +1\n", shown)
+    assert re.search(r"fig7 +fgsm_trained/tanhconv +– +mnist-features2d-tanh-cosine-fgsm +0 +1\n", shown)
+    found = json.loads(ok("reproduce", "fig6", "fig4", "--json", "--dry-run", "--device", "cpu"))
+    assert [(each["table"], each["figure"], each["metric"]) for each in found["cells"]] == [
+        *[(None, 6, "top1_error")] * 4, *[(4, None, "top1_error")] * 8,
+    ]  # fmt: skip
+
+
+def test_the_time_told_is_that_of_all_devices_together(tiny, monkeypatch):
+    monkeypatch.setattr(Local, "width", 3)
+    shown = ok("reproduce", "table1", "--dry-run", "--seeds", "3", *QUICK)
+    assert "6 runs, of which 0 are there and 6 to do, in about 4.5 s on" in shown  # 6 × 2.25 s, three at a time
+    assert ", 3 at once" in shown
+    assert "in about 2.25 s on" in ok("reproduce", "table1", "--dry-run", *QUICK)  # no run is shared
+
+
 def test_what_does_not_pay_is_not_done(tiny, monkeypatch):
     monkeypatch.setattr(warmup, "timed", paced(0.5, 0.95))
     result = call("reproduce", "table1", "--dry-run", "--jobs", "2", *QUICK)
@@ -132,11 +167,10 @@ def test_a_cluster_is_not_measured_from_a_machine_without_a_gpu(monkeypatch):
 
 
 def test_numbers_as_they_are_shown():
-    assert reproduced.summary([26.5]) == "26.50"
-    assert reproduced.summary([26.0, 27.0, "N/C"]) == "26.50 ± 0.71, 1 × N/C"
-    assert reproduced.summary(["N/C"]) == "N/C"
-    assert reproduced.summary([]) == "–"
-    assert [reproducing.printed(number) for number in (21.6, "N/C", None)] == ["21.60", "N/C", "–"]
+    assert rule.mean_of([26.5]) == "26.50"
+    assert rule.mean_of([26.0, 27.0, "N/C"]) == "26.50 ± 0.71, 1 × N/C"
+    assert rule.mean_of(["N/C"]) == "N/C"
+    assert [rule.printed(number) for number in (21.6, "N/C", None)] == ["21.60", "N/C", "–"]
 
 
 # -- what is done ------------------------------------------------------------------------------------------------------
@@ -200,6 +234,20 @@ def test_images_that_are_not_there_are_told_and_the_rest_go_on(tiny, monkeypatch
     found = json.loads(result.stdout)
     assert list(found["failed"]) == ["imagenet-resnet18-scale_0.002, seed 0"]
     assert found["missing"] == 1
+    assert len(results.read(Path("results/runs.jsonl"))) == 1
+
+
+def test_a_download_that_fails_is_told_and_the_rest_go_on(tiny, monkeypatch):
+    def fetched(remote, folder, report):
+        raise DataError(f"cannot download {remote.path}; put it there yourself")
+
+    cells = (Cell(1, "Baseline", "Cosine", 26.01, "cifar100-cnn9"), TINY.cells[0])
+    monkeypatch.setattr(paper, "TABLES", {"table1": Table(1, "", "top1_error", ("Baseline",), ("Cosine", "Digits"), cells)})
+    monkeypatch.setattr(supply, "fetch", fetched)
+    result = call("reproduce", "table1", "--data", "nothing", "--json", *QUICK)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].startswith("error: 1 of 2 runs failed: cannot download cifar-100")
+    assert list(json.loads(result.stdout)["failed"]) == ["cifar100-cnn9-scale_0.002, seed 0"]
     assert len(results.read(Path("results/runs.jsonl"))) == 1
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dcnets.experiments.paper import EXTRA, FIGURES, TABLES
+from dcnets.experiments.paper import EXTRA, FIGURES, OWN_ROWS, TABLES
 from dcnets.experiments.recipes import recipes
 
 CELLS = [cell for table in TABLES.values() for cell in table.cells]
@@ -192,8 +192,8 @@ def test_tables_7_and_8_are_natural_and_fgsm_trained_networks_under_attack():
 
 
 def test_what_stands_beside_tables_7_and_8_is_trained_as_its_row_says():
-    assert {name: len(cells) for name, cells in EXTRA.items()} == {"pgd": 12, "variants": 60}
-    for cell in (cell for cells in EXTRA.values() for cell in cells):
+    assert {name: len(EXTRA[name]) for name in ("pgd", "variants")} == {"pgd": 12, "variants": 60}
+    for cell in (*EXTRA["pgd"], *EXTRA["variants"]):
         recipe, row = recipes()[cell.recipe], cell.row
         assert (recipe.network, recipe.data, cell.published) == ("cnn9_attack", "cifar10", None)
         adversary = {"PGD-trained": "pgd", "FGSM-trained": "fgsm", "Natural": None}[re.match(r"[\w-]+", row)[0]]
@@ -214,6 +214,25 @@ def test_the_figures():
     natural, adversarial = ([recipes()[name] for name in FIGURES[number].recipes] for number in (6, 7))
     assert [recipe.operator for recipe in natural] == [recipe.operator for recipe in adversarial]
     assert ({recipe.adversary for recipe in natural}, {recipe.adversary for recipe in adversarial}) == ({None}, {"fgsm"})
+
+
+def test_the_networks_of_figures_can_be_asked_for():
+    assert {name for name in EXTRA if name.startswith("fig")} == {"fig4", "fig6", "fig7"}
+    for number in (4, 6, 7):
+        assert [cell.recipe for cell in EXTRA[f"fig{number}"]] == list(FIGURES[number].recipes)
+    assert all(cell is TABLES["table4"].cell(cell.row, "Cosine") for cell in EXTRA["fig4"])
+    for cell in (*EXTRA["fig6"], *EXTRA["fig7"]):
+        assert (cell.table, cell.published, cell.place) == (0, None, f"fig{cell.figure}")
+        operator = recipes()[cell.recipe].operator
+        assert operator == expected_operator(cell.column, "Cosine")
+
+
+def test_a_row_of_our_own_is_no_part_of_its_table():
+    ((cell,),) = OWN_ROWS.values()
+    assert (cell.table, cell.place, cell.row.startswith("Ours: ")) == (3, "3", True)
+    assert cell not in TABLES["table3"].cells
+    recipe = recipes()[cell.recipe]
+    assert (recipe.operator, recipe.relu, recipe.network) == (None, False, "cnn9")
 
 
 def test_names_to_type():

@@ -1,15 +1,23 @@
 """Recipes: rows, names, what a command line may change, and that each one builds its network."""
 
 import dataclasses
+import math
 import subprocess
 import sys
 
 import pytest
 import torch
+from PIL import Image
 
 from dcnets import Operator
+from dcnets.experiments import data as data_sets
 from dcnets.experiments import recipes
+from dcnets.experiments.data.sets import Dataset, Split
+from dcnets.experiments.paper import TABLES
+from dcnets.experiments.rebuild import rebuild
 from dcnets.experiments.recipe import KINDS, Recipe, read, refuse_unknown_fields
+from dcnets.experiments.run import run
+from dcnets.experiments.settings import Settings
 from dcnets.models.catalogue import NETWORKS, create
 
 ALL = recipes.recipes()
@@ -91,6 +99,54 @@ def test_each_recipe_builds_a_network_with_its_operator(name):
     assert bool(batch_norms) == recipe.batch_norm
     relus = [module for module in model.modules() if isinstance(module, torch.nn.ReLU | torch.nn.PReLU)]
     assert bool(relus) == recipe.relu
+
+
+SMALL = {"width": 4, "batch": 4, "iterations": 2, "drops": "1", "warmup": 0}
+"""Fields with which a recipe of any network takes two updates of a moment."""
+TRAINED = {cell.recipe: cell for number in (1, 4, 5, 6) for cell in TABLES[f"table{number}"].cells if cell.recipe}
+"""Cells whose recipes the project has not carried out yet, each recipe once."""
+
+
+@pytest.fixture(scope="module")
+def twelve(tmp_path_factory):
+    """A folder of twelve images to train with, and as many to test with, in three classes."""
+    folder = tmp_path_factory.mktemp("images")
+    draw = torch.Generator().manual_seed(0)
+    for split in ("train", "val"):
+        for at in range(12):
+            place = folder / split / "abc"[at % 3]
+            place.mkdir(parents=True, exist_ok=True)
+            pixels = torch.randint(256, (36, 36, 3), generator=draw, dtype=torch.uint8)
+            Image.fromarray(pixels.numpy()).save(place / f"{at}.png")
+    return folder
+
+
+def coloured(name, folder=None, download=True):
+    """Random images of CIFAR's size."""
+    draw, count = torch.Generator().manual_seed(0), int(name.removeprefix("cifar"))
+    splits = [Split(torch.randint(256, (12, 3, 32, 32), generator=draw, dtype=torch.uint8), torch.arange(12) % count)
+              for _ in range(2)]  # fmt: skip
+    return Dataset(name, *splits, tuple(map(str, range(count))))
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_what_is_still_to_run_takes_its_first_updates(name, twelve, tmp_path, monkeypatch):
+    monkeypatch.setattr(data_sets, "load", coloured)
+    stream = {"resize": 36, "crop": 32, "workers": 0} if ALL[name].data == "folder" else {}
+
+    def go(name, start=None):
+        folder, recipe = tmp_path / name, ALL[name].override(SMALL)
+        quiet = Settings(quiet=True)
+        outcome = run(recipe, data_folder=twelve, folder=folder, start=start, device="cpu", settings=quiet, **stream)
+        assert (outcome.steps, outcome.divergence) == (2, None)
+        assert all(math.isfinite(row["loss"]) for row in outcome.history)
+        assert outcome.scores is not None
+        return folder
+
+    first = go(TRAINED[name].start) if TRAINED[name].start else None
+    made = rebuild(go(name, first), crop=32)
+    assert (made.recipe.network, made.recipe.operator) == (ALL[name].network, ALL[name].operator)
+    assert all(parameter.isfinite().all() for parameter in made.model.parameters())
 
 
 def test_fields_are_read_from_text_by_their_type():

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -224,9 +225,19 @@ def test_cells_under_attack_are_measured_once(tmp_path):
     shutil.rmtree(tmp_path / "runs")
     assert planned(cells, tmp_path, runs, written, scale=0.5, images=50).missing == []  # the networks have been attacked
     assert planned(cells, tmp_path, runs, written, scale=0.5).missing == list(wanted.jobs[1:])  # on fewer images than all
-    assert lines.accuracy(targets[0], targets[1].maker, written, 50) is None  # nor made on that network
-    for changed in ({"dcnets": "0.0.1"}, {"recipe": written[0]["recipe"] | {"rate": 0.5}}):
-        assert planned(cells, tmp_path, runs, [written[0] | changed], scale=0.5, images=50).measured == {}
+    assert lines.accuracy(targets[0], targets[1].maker, written, 50, "float32", runs) is None  # nor made on that network
+    (line,) = written
+    for changed in ({"dcnets": "0.0.1"}, {"recipe": line["recipe"] | {"rate": 0.5}}, {"first": 7}, {"step": 14}):
+        assert planned(cells, tmp_path, runs, [line | changed], scale=0.5, images=50).measured == {}
+    ((key, maker),) = line["makers"].items()
+    for changed in ({"step": 14}, {"recipe": maker["recipe"] | {"rate": 0.5}}):
+        other = line | {"makers": {key: maker | changed}}
+        assert list(planned(cells, tmp_path, runs, [other], scale=0.5, images=50).measured.values()) == shares[:1]
+    asked = planned(cells, tmp_path, runs, written, scale=0.5, images=50, precision="fp32")
+    assert list(asked.measured.values()) == shares  # the arithmetic counts, not how it was asked for
+    for at, left in ((1, []), (2, shares[:1])):  # the line of the network's training, and of its maker's, tell theirs
+        otherwise = [run | {"precision": "bfloat16"} if place == at else run for place, run in enumerate(runs)]
+        assert list(planned(cells, tmp_path, otherwise, written, scale=0.5, images=50).measured.values()) == left
 
 
 def test_the_value_of_a_cell():
@@ -368,7 +379,7 @@ def test_who_comes_second_waits_for_the_folder(tmp_path):
 class Scripted:
     """An engine that hands back what a script says, run by run, and notes what it was asked."""
 
-    lanes = 1
+    lanes = width = 1
 
     def __init__(self, script):
         self.script, self.running, self.started, self.calls = script, [], [], []
@@ -417,7 +428,7 @@ def test_a_run_waits_for_its_first_weights_and_fails_with_them(fails, tmp_path, 
 
     engine = Scripted(script)
     outcome = go(wanted, tmp_path, engine=engine)
-    assert engine.started == ["wild", "plain"] if fails else ["wild", "plain", "tanh-from_plain-seed0"]
+    assert engine.started == (["wild", "plain"] if fails else ["wild", "plain", "tanh-from_plain-seed0"])
     assert len(outcome.failed) == (2 if fails else 0)
     assert not fails or "which failed" in list(outcome.failed.values())[1]
 
@@ -544,6 +555,7 @@ if __name__ == "__main__":
     wanted = here.planned(["plain", "wild", "broken", "tanh"], folder)
     engine = Ray(2)
     assert engine.place("cpu").device == "cpu"
+    assert engine.width == 2
     thread, killed = here.killer(wanted.jobs[3].folder)
     order = here.Order(threads=1, settings=here.Settings(save_seconds=0, quiet=True))
     outcome = here.go(wanted, folder, engine=engine, order=order)
@@ -568,6 +580,16 @@ def test_ray_gives_the_same_lines_and_runs_a_killed_workers_cell_again(done, tmp
     one, two = (results.read(folder / "runs.jsonl") for folder in (done[0], tmp_path))
     by_name = [sorted((timeless(line) for line in found), key=lambda line: line["recipe"]["name"]) for found in (one, two)]
     assert by_name[0] == by_name[1]
+
+
+@pytest.mark.parametrize(("needs", "width"), [((1, 0.5), 16), ((2, 0), 32)])
+def test_the_width_of_a_cluster_is_that_of_all_its_devices(needs, width):
+    from dcnets.experiments.reproduce.ray_engine import Ray
+
+    engine = Ray.__new__(Ray)
+    engine.ray = SimpleNamespace(cluster_resources=lambda: {"GPU": 8.0, "CPU": 64.0})
+    engine.needs = dict(zip(("num_cpus", "num_gpus"), needs, strict=True))
+    assert engine.width == width
 
 
 def test_ray_is_asked_for_by_its_extra(monkeypatch):

@@ -79,7 +79,10 @@ def figure(
     from dcnets.experiments.report.figures import Sources, picture
 
     path = out or Path(f"fig{name}.svg" if name.isdecimal() else f"{name}.svg")
-    check(path)
+    try:
+        check(path)
+    except ValueError as error:
+        raise Misuse(str(error)) from None
     lines = collect(read(results_paths or (RESULTS,))) if name in FROM_LINES else Collected({})
     for told in lines.torn:
         click.echo(told, err=True)

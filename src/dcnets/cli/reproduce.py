@@ -27,6 +27,7 @@ EXAMPLES = (
     "dcnets reproduce table3 --cells 'segconv/*' --seeds 3 --data ~/data",
     "dcnets reproduce table2 table4 --scale 0.25",
     "dcnets reproduce table7 table8 --seeds 3",
+    "dcnets reproduce fig4 fig6 fig7",
     "dcnets reproduce all --engine ray --jobs 2",
 )
 
@@ -77,7 +78,8 @@ def reproduce(
 ) -> None:  # fmt: skip
     """Run the cells of TABLE, which is table1 … table8 or all, that have no line in the results yet.
 
-    Besides, pgd and variants are networks that are not in the paper, trained otherwise than those of Tables 7 and 8.
+    Besides, fig4, fig6 and fig7 are the networks of these figures; pgd and variants are networks that are not in the paper,
+    trained otherwise than those of Tables 7 and 8.
     What is an accuracy under attack is measured afterwards.
 
     First it says what is there, what is missing and how long that will take. A command that was stopped or killed goes on
@@ -88,6 +90,7 @@ def reproduce(
     if not any(cell.recipe for cell in cells):
         raise Misuse("none of these cells can be run: the paper has a dash there, or took the number from elsewhere")
     from dcnets.cli import reproduced, reproducing
+    from dcnets.experiments.report.rule import counted
     from dcnets.experiments.reproduce import plan as plans
     from dcnets.experiments.reproduce.attacked import beside_file
     from dcnets.experiments.reproduce.carry_out import carry_out, longest_first
@@ -124,7 +127,7 @@ def reproduce(
         expected = reproducing.expected(missing, order, folder, err)
         if isinstance(engine, Local) and jobs > 1 and missing:
             engine.lanes = reproducing.lanes(expected, order, folder, jobs, err)
-        outlook = reproducing.outlook(plan, expected, engine.lanes, where, seeds, scale)
+        outlook = reproducing.outlook(plan, expected, engine.width, where, seeds, scale)
         speak(outlook.told)
         if dry_run:
             if as_json:
@@ -133,7 +136,7 @@ def reproduce(
         absent = reproducing.supplied(missing, data_folder, quiet=as_json or quiet)
         todo = {job: seconds for job, seconds in expected.items() if job not in absent}
         outcome = carry_out(
-            longest_first(todo) if engine.lanes > 1 or engine_name == "ray" else todo, engine, order, results_file,
+            longest_first(todo) if engine.width > 1 else todo, engine, order, results_file,
             title=" ".join(dict.fromkeys(tables)), told=reproduced.teller(plan), quiet=quiet or as_json,
         )  # fmt: skip
     finally:
@@ -148,7 +151,8 @@ def reproduce(
     else:
         reproduced.numbers(planned())
     if weak:
-        raise Failure(f"{len(weak)} attacks failed: {'; '.join(dict.fromkeys(weak.values()))}; the same command tries again")
+        told = "; ".join(dict.fromkeys(weak.values()))
+        raise Failure(f"{counted(len(weak), 'attack')} failed: {told}; the same command tries again")
     if failed:
         raise Failure(
             f"{len(failed)} of {len(missing)} runs failed: {reproduced.reasons(failed)}; the same command tries again"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import click
 
 from dcnets.cli.output import show
-from dcnets.cli.reproducing import Outlook, described_other, printed
+from dcnets.cli.reproducing import Outlook, described_other
 from dcnets.experiments import paper
 from dcnets.experiments.paper import Cell, Published
+from dcnets.experiments.report.rule import mean_of, printed
 from dcnets.experiments.reproduce.job import Job
 from dcnets.experiments.reproduce.lines import Line, value
 from dcnets.experiments.reproduce.plan import Plan
@@ -34,7 +34,7 @@ def numbers(plan: Plan) -> None:
     rows = []
     for cell, jobs in plan.cells.items():
         came = values(cell, jobs, plan)
-        rows.append((str(cell.table), cell.name, printed(cell.published), summary(came), str(len(came))))
+        rows.append((cell.place, cell.name, printed(cell.published), mean_of(came) if came else "–", str(len(came))))
     show(columns, rows, ("paper", "here", "runs"), cut=True)
     click.echo("in percent: top-1 error, of Table 6 top-5 error, of Tables 7 and 8 accuracy")
 
@@ -54,14 +54,9 @@ def number(cell: Cell, job: Job, plan: Plan) -> Published:
     return "N/C" if cell.under_attack else value(cell, plan.there[job])
 
 
-def summary(came: Sequence[Published]) -> str:
-    """The mean of the runs that converged, its spread, and how many did not."""
-    held = [each for each in came if isinstance(each, float | int)]
-    if not held:
-        return "N/C" if came else "–"
-    spread = f" ± {statistics.stdev(held):.2f}" if len(held) > 1 else ""
-    lost = f", {len(came) - len(held)} × N/C" if len(held) < len(came) else ""
-    return f"{statistics.fmean(held):.2f}{spread}{lost}"
+def metric(cell: Cell) -> str:
+    """What a cell counts; a network that only a figure has tells its error."""
+    return paper.TABLES[f"table{cell.table}"].metric if cell.table else "top1_error"
 
 
 def reasons(failed: Mapping[Job, str]) -> str:
@@ -76,7 +71,7 @@ def described(plan: Plan, outlook: Outlook, failed: Mapping[Job, str] | None = N
         "device": outlook.device, "seconds": outlook.seconds, "jobs": outlook.lanes, "runs": len(plan.jobs),
         "missing": len(missing),
         "cells": [
-            {"table": cell.table, "metric": paper.TABLES[f"table{cell.table}"].metric, "cell": cell.name,
+            {"table": cell.table or None, "figure": cell.figure, "metric": metric(cell), "cell": cell.name,
              "published": cell.published, "attack": cell.attack,
              "runs": [{"recipe": job.recipe.name, "seed": job.recipe.seed, "there": job not in missing,
                        "value": number(cell, job, plan)} for job in jobs]}

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import click
 
+from dcnets.cli.failures import one_line
 from dcnets.cli.output import show
 from dcnets.cli.supply import found, supply
 from dcnets.cli.train import spoken_time
 from dcnets.experiments.data.catalogue import STREAMS
-from dcnets.experiments.paper import Cell, Published
+from dcnets.experiments.data.errors import DataError
+from dcnets.experiments.paper import OWN_ROWS, Cell
+from dcnets.experiments.report.rule import counted, printed
 from dcnets.experiments.reproduce import warmup
 from dcnets.experiments.reproduce.job import Job
 from dcnets.experiments.reproduce.perform import Order
@@ -43,7 +46,7 @@ def plan(plan: Plan, cells: Sequence[Cell]) -> None:
     columns = ("table", "cell", "paper", "recipe", "there", "to run")
     missing = set(plan.missing)
     rows = [
-        (str(cell.table), cell.name, printed(cell.published), cell.recipe or "",
+        (cell.place, cell.name, printed(cell.published), cell.recipe or "",
          str(sum(job not in missing for job in jobs)), str(sum(job in missing for job in jobs)))
         for cell, jobs in plan.cells.items()
     ]  # fmt: skip
@@ -51,6 +54,8 @@ def plan(plan: Plan, cells: Sequence[Cell]) -> None:
     dashes = sum(cell.recipe is None for cell in cells)
     if dashes:
         click.echo(f"left out: {dashes} that are dashes, or that the paper took from elsewhere")
+    for cell in (each for some in OWN_ROWS.values() for each in some if each in plan.cells):
+        click.echo(f"not in the paper, a row of our own: {cell.name}")
     for other in plan.others[:MANY]:
         click.echo(f"there, but not the same: {described_other(other)}")
     if len(plan.others) > MANY:
@@ -96,33 +101,34 @@ def lanes(expected: Mapping[Job, float | None], order: Order, folder: Path, want
 def outlook(plan: Plan, expected: Mapping[Job, float | None], lanes: int, where: Place, seeds: int, scale: float) -> Outlook:
     """How many cells and runs, how many are there, how long the rest takes."""
     known = [seconds for seconds in expected.values() if seconds is not None]
-    seconds = sum(known) / lanes if known or not expected else None
-    runs = f"{len(plan.cells)} cells, {seeds} {'seed' if seeds == 1 else 'seeds'}: {len(plan.jobs)} runs"
-    told = f"{runs}, of which {len(plan.jobs) - len(expected)} are there and {len(expected)} to do"
+    seconds = max([sum(known) / lanes, *known]) if known or not expected else None
+    runs = f"{counted(len(plan.cells), 'cell')}, {counted(seeds, 'seed')}: {counted(len(plan.jobs), 'run')}"
+    there = len(plan.jobs) - len(expected)
+    told = f"{runs}, of which {there} {'is' if there == 1 else 'are'} there and {len(expected)} to do"
     if known:
         told += f", in about {spoken_time(seconds or 0)} on {where.name}" + (f", {lanes} at once" if lanes > 1 else "")
     if len(known) < len(expected):
         told += f"; {len(expected) - len(known)} could not be measured, so that their time is not known"
     if plan.unmeasured:
-        told += f"\n{len(plan.unmeasured)} accuracies under attack are then to be measured"
+        one = len(plan.unmeasured) == 1
+        told += f"\n{len(plan.unmeasured)} {'accuracy' if one else 'accuracies'} under attack {'is' if one else 'are'} then "
+        told += "to be measured"
     if scale != 1:
         told += f"\nschedules × {scale:g}: these numbers are not the paper's"
     return Outlook(told, seconds, where.name, lanes)
 
 
 def supplied(missing: Iterable[Job], folder: Path | None, *, quiet: bool) -> dict[Job, str]:
-    """Download the data of the runs; the runs whose images can only be brought by hand, and are not there."""
+    """Download the data of the runs; the runs whose images are not there, as they come by hand alone or cannot be had."""
     jobs = list(missing)
     absent: dict[Job, str] = {}
     for name in dict.fromkeys(job.recipe.data for job in jobs):
         ours = [job for job in jobs if job.recipe.data == name]
         if name in STREAMS and found(name, folder) is None:
             absent |= dict.fromkeys(ours, f"its images are not there (data set {name}); --data DIR says where they are")
-        else:
+            continue
+        try:
             supply(ours[0].recipe, folder, quiet=quiet)
+        except (DataError, OSError) as error:
+            absent |= dict.fromkeys(ours, one_line(error))
     return absent
-
-
-def printed(number: Published) -> str:
-    """A number as the paper prints it."""
-    return "–" if number is None else number if isinstance(number, str) else f"{number:.2f}"

@@ -25,7 +25,7 @@ def read_table(text: str) -> str:
 
 
 class TableName(Word):
-    """The name of a table, of networks beside Tables 7 and 8, or `all`, which is every table."""
+    """The name of a table, of a figure or of networks beside Tables 7 and 8, or `all`, which is every table."""
 
     such_as = ", such as table3; all is every table"
 
@@ -36,11 +36,17 @@ class TableName(Word):
 def chosen(tables: Iterable[str], patterns: Sequence[str]) -> list[Cell]:
     """The cells of the tables that some pattern fits, all of them without patterns; each pattern has to fit one."""
     names = list(dict.fromkeys(name for table in tables for name in (paper.TABLES if table == ALL else (table,))))
-    cells = [cell for name in names for cell in (paper.EXTRA.get(name) or paper.TABLES[name].cells)]
+    cells = list(dict.fromkeys(cell for name in names for cell in cells_of(name)))
     for pattern in patterns:
         if not any(fits(cell, pattern) for cell in cells):
-            raise Misuse(f"no cell {pattern!r} in {', '.join(names)}; {near_miss(pattern, {cell.name for cell in cells})}")
+            known = {cell.name if "/" in pattern else cell.name.partition("/")[0] for cell in cells}
+            raise Misuse(f"no cell {pattern!r} in {', '.join(names)}; {near_miss(pattern.lower(), known)}")
     return [cell for cell in cells if not patterns or any(fits(cell, pattern) for pattern in patterns)]
+
+
+def cells_of(name: str) -> tuple[Cell, ...]:
+    """The cells of a table, with rows of our own, or of what can be asked for besides."""
+    return paper.EXTRA.get(name) or (*paper.TABLES[name].cells, *paper.OWN_ROWS.get(name, ()))
 
 
 def fits(cell: Cell, pattern: str) -> bool:

@@ -20,7 +20,7 @@ class Cell:
     `recipe` is None where there is nothing to run: a dash, or a number that the paper took from elsewhere. `start` is the
     recipe whose network gives the first weights. `attack` is what the test images are put through, and `substitute` the
     recipe of the network that they are made on; without one it is the network itself. `beside` is another substitute, whose
-    number is told beside the cell's.
+    number is told beside the cell's. A network that a `figure` shows and no table has is of table 0.
     """
 
     table: int
@@ -32,6 +32,12 @@ class Cell:
     attack: Literal["none", "fgsm", "bim"] | None = None
     substitute: str | None = None
     beside: str | None = None
+    figure: int | None = None
+
+    @property
+    def place(self) -> str:
+        """Where the paper has it: the number of its table, or its figure."""
+        return f"fig{self.figure}" if self.figure else str(self.table)
 
     @property
     def name(self) -> str:

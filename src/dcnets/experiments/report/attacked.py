@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dcnets.experiments import recipes
 from dcnets.experiments.data.catalogue import CATALOGUE
-from dcnets.experiments.jsonlines import plain
 from dcnets.experiments.paper import Cell
 from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
+from dcnets.experiments.report.cells import Standard, Told
 from dcnets.experiments.reproduce.job import TRIALS
-from dcnets.experiments.reproduce.lines import Line, origin
+from dcnets.experiments.reproduce.lines import Line, under_attack
+from dcnets.experiments.reproduce.plan import named
 from dcnets.experiments.robustness.setting import MAIN
 from dcnets.experiments.scaling import scale_of
 
 SETTING = (
-    f"Ours are trained for {recipes.ATTACKED['iterations']:,} updates and measured at {MAIN}; the paper’s main text tells "
-    "neither schedule nor setting."
+    f"Ours are measured at {MAIN}, and a whole schedule has {recipes.ATTACKED['iterations']:,} updates; the paper’s main "
+    "text tells neither. What shorter schedules gave, or fewer images, is told beside the cell, and judges nothing."
 )
-
-
-@dataclass(frozen=True)
-class Measured:
-    """An accuracy in percent, and why it would not count."""
-
-    value: float
-    why: tuple[str, ...]
 
 
 def is_attack(line: Line) -> bool:
@@ -41,31 +33,24 @@ def is_curve(line: Line) -> bool:
     return there and line.get("part", "curves") == "curves"
 
 
-def measured(cell: Cell, line: Line) -> Iterator[Measured]:
-    """What a line says of a cell under attack, in the main setting and on images of the cell's maker."""
-    trial = TRIALS[str(cell.attack)]
-    wanted = plain({"attack": trial.attack, **trial.settings()})
-    for each in line["attacks"]:
-        if {name: each.get(name) for name in wanted} == wanted and made_on(cell, line, each):
-            yield Measured(round(100 * float(each["accuracy"]), 3), tuple(shortfalls(line)))
+def measured(cell: Cell, line: Line, standard: Standard | None, runs: Sequence[Line]) -> Iterator[Told]:
+    """What a line says of a cell under attack, in the main setting, on images of the cell's maker at the same scale."""
+    seed, scale = int(line["recipe"].get("seed", 0)), scale_of(line["recipe"]["name"])
+    recipe = named(recipes.get(str(cell.recipe)), scale, seed)
+    maker = named(recipes.get(cell.substitute), scale, SUBSTITUTE_SEED) if cell.substitute else None
+    whole, arithmetic = CATALOGUE[recipe.data].test, standard.arithmetic if standard else ""
+    for value, differs in under_attack(line, TRIALS[str(cell.attack)], recipe, maker, whole, arithmetic, runs):
+        some = {name: pair for name, pair in differs.items() if name not in ("dcnets", "images")}
+        if standard is None:
+            some = {name: pair for name, pair in some.items() if not name.endswith("precision")}
+        images = differs["images"][0] if "images" in differs else None
+        yield Told(value, tuple(reason(name, *pair) for name, pair in some.items()), images)
 
 
-def made_on(cell: Cell, line: Line, attack: dict[str, Any]) -> bool:
-    """Whether an attack's images were made where the cell wants them: on the network itself, or on its substitute."""
-    maker = line.get("makers", {}).get(attack.get("made_on"))
-    if cell.substitute is None or maker is None:
-        return cell.substitute is None and maker is None
-    recipe = maker["recipe"]
-    same_scale = scale_of(str(recipe["name"])) == scale_of(str(line["recipe"]["name"]))
-    stem = origin(str(recipe["name"]), recipes.recipes())
-    return bool(stem == cell.substitute and recipe.get("seed") == SUBSTITUTE_SEED and same_scale)
-
-
-def shortfalls(line: Line) -> Iterator[str]:
-    """Why a measurement is not the table's: other images than the whole test set, or an unfinished network."""
-    recipe = line["recipe"]
-    entry = CATALOGUE.get(recipe.get("data", ""))
-    if line.get("first", 0) != 0 or (entry is not None and line.get("images") != entry.test):
-        yield f"{line.get('images')} test images, not all"
-    if recipe.get("iterations") is not None and line.get("step") != recipe["iterations"]:
-        yield f"after {line.get('step')} of {recipe['iterations']} updates"
+def reason(name: str, came: Any, wanted: Any) -> str:
+    """Why a measurement does not count, in words."""
+    if name == "updates":
+        return f"after {came} of {wanted} updates"
+    if name == "precision":
+        return f"trained in {came or 'an arithmetic that no line tells'}"
+    return f"{name} {came!r}, not {wanted!r}"

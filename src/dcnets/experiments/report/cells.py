@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dcnets.experiments.paper import TABLES, Cell, Published, Table
+from dcnets.experiments.paper import OWN_ROWS, TABLES, Cell, Published, Table
 from dcnets.experiments.reproduce.lines import Line
-
-VARIANT = Cell(
-    3, "Baseline, ReLU after the fully connected layer alone", "Cosine without ReLU", 58.24, "cifar100-cnn9-no_relu-fc_relu"
-)
-"""The paper does not tell whether its baseline without ReLU had one after the fully connected layer: both are shown."""
-VARIANTS: dict[str, tuple[Cell, ...]] = {"table3": (VARIANT,)}
 
 
 @dataclass(frozen=True)
@@ -30,6 +25,15 @@ class Standard:
 
 
 @dataclass(frozen=True)
+class Told:
+    """What a line says of a cell: a number, why it would not count, and the images that it is of where these are not all."""
+
+    value: float | str | None
+    why: tuple[str, ...] = ()
+    images: int | None = None
+
+
+@dataclass(frozen=True)
 class Sample:
     """A run that counts: its seed, the cell's number and the whole line."""
 
@@ -40,12 +44,17 @@ class Sample:
 
 @dataclass(frozen=True)
 class Aside:
-    """A run of a cell's recipe that does not count, and why; `scale` is that of a shortened one."""
+    """A run of a cell's recipe that does not count, and why; `scale` is that of a shortened one.
+
+    `images` is the number of test images where they are not all; `alike` says that nothing but these two is another.
+    """
 
     value: float | str | None
     why: str
     line: Line
     scale: float = 1.0
+    images: int | None = None
+    alike: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,17 @@ class Result:
         """The seeds that count."""
         return tuple(each.seed for each in self.samples)
 
+    @property
+    def shorter(self) -> dict[tuple[float, int | None], Result]:
+        """The runs that only a shorter schedule or fewer images keep from counting, by scale and images, as results."""
+        found: dict[tuple[float, int | None], list[Sample]] = {}
+        for each in self.asides:
+            if each.alike and each.value is not None:
+                sample = Sample(int(each.line["recipe"].get("seed", 0)), each.value, each.line)
+                found.setdefault((each.scale, each.images), []).append(sample)
+        longest = sorted(found, key=lambda key: (-key[0], -(key[1] or math.inf)))
+        return {key: Result(self.cell, tuple(sorted(found[key], key=lambda own: own.seed))) for key in longest}
+
 
 @dataclass(frozen=True)
 class Collected:
@@ -100,8 +120,12 @@ class Collected:
         return self.results[TABLES[f"table{table}"].cell(row, column)]
 
     def of(self, table: Table) -> list[Result]:
-        """The results of a table, row by row, without variants."""
+        """The results of a table, row by row, without rows of our own."""
         return [self.results[cell] for cell in table.cells]
+
+    def own_rows(self, table: Table) -> list[Result]:
+        """The results of the rows of our own below a table."""
+        return [self.results[cell] for cell in OWN_ROWS.get(table.name, ())]
 
     @property
     def samples(self) -> list[Sample]:

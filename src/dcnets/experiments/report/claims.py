@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dcnets.experiments.report.cells import Collected, Result, whole_or_nothing
-from dcnets.experiments.report.rule import ROUNDING, signed
+from dcnets.experiments.report.rule import ROUNDING, more_is_better, signed
 
 Status = Literal["holds", "partly", "does not hold", "not yet run"]
 STATUSES: tuple[Status, ...] = ("holds", "partly", "does not hold", "not yet run")
@@ -36,10 +36,11 @@ class Claim:
 
 
 def number(result: Result) -> float | None:
-    """A cell's mean; infinite where a run diverged, None where none was done."""
+    """A cell's mean; infinite on the bad side where a run diverged, None where none was done."""
     if not result.samples:
         return None
-    return math.inf if result.lost or result.mean is None else result.mean
+    worst = -math.inf if more_is_better(result) else math.inf
+    return worst if result.lost or result.mean is None else result.mean
 
 
 def told(value: float | None) -> str:
@@ -82,24 +83,15 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def compare(
-    parts: Mapping[str, Result], than: float | None, name: str, *, least: int | None = None, by: float = 0.0,
-    higher: bool = False,
-) -> Verdict:  # fmt: skip
-    """Whether cells lie below a number, or above it where more is better, by more than `by`; `name` says what it is."""
+def compare(parts: Mapping[str, Result], than: float | None, name: str, *, least: int | None = None) -> Verdict:
+    """Whether cells lie below a number; `name` says what it is."""
     found = {part: number(result) for part, result in parts.items()}
-    hits = {part: None if value is None or than is None else beats(value, than, by, higher) for part, value in found.items()}
-    side, other = ("above", "not above") if higher else ("below", "not below")
+    hits = {part: None if value is None or than is None else value < than for part, value in found.items()}
     shown = {part: told(value) for part, value in found.items()}
     if than is None:
         seen = ", ".join(f"{part} {shown[part]}" for part, value in found.items() if value is not None)
         return Verdict("not yet run", sentence(f"{name} is not yet run{f'; {seen}' if seen else ''}"))
-    return Verdict(decide(hits, least), listed(hits, shown, f"{side} {name}, {told(than)}", other))
-
-
-def beats(value: float, than: float, by: float, higher: bool) -> bool:
-    """Whether a value is on the good side of another."""
-    return value > than + by if higher else value < than - by
+    return Verdict(decide(hits, least), listed(hits, shown, f"below {name}, {told(than)}", "not below"))
 
 
 def near(result: Result, target: float | None, name: str, tolerance: float) -> Verdict:

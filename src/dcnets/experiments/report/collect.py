@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dcnets.experiments import jsonlines, recipes
-from dcnets.experiments.paper import TABLES, Cell
+from dcnets.experiments.paper import OWN_ROWS, TABLES, Cell
 from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
 from dcnets.experiments.report.attacked import is_attack, is_curve, measured
-from dcnets.experiments.report.cells import VARIANTS, Aside, Collected, Result, Sample, Standard
-from dcnets.experiments.reproduce.lines import Line, origin, unlike, value
+from dcnets.experiments.report.cells import Aside, Collected, Result, Sample, Standard, Told
+from dcnets.experiments.reproduce.lines import Differences, Line, is_run, origin, unlike, value
 from dcnets.experiments.reproduce.plan import folder_of, named
 from dcnets.experiments.scaling import scale_of
 
 MAKER = "makes images for others"
 """Why the network that black-box images are made on is none of those that they are tried on."""
+OF_ALL = "{} test images, not all"
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def read(paths: Iterable[Path]) -> Found:
         for file in files:
             if not file.exists():
                 raise FileNotFoundError(f"{file} does not exist; `dcnets reproduce` writes results/runs.jsonl")
-            lines, torn = lines_in(file)
+            lines, torn = jsonlines.read_and_tell(file)
             runs += [line for line in lines if is_run(line) and line not in runs]
             attacks += [line for line in lines if is_attack(line) and line not in attacks]
             curves += [line for line in lines if is_curve(line) and line not in curves]
@@ -52,26 +52,14 @@ def read(paths: Iterable[Path]) -> Found:
     return Found(tuple(runs), tuple(attacks), tuple(told), tuple(curves))
 
 
-def lines_in(file: Path) -> tuple[list[Line], list[str]]:
-    """All lines of a file, and what is told of torn ones."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        lines = jsonlines.read(file)
-    return [*lines], [str(each.message) for each in caught]
-
-
-def is_run(line: Line) -> bool:
-    """Whether a line is that of a training run."""
-    return isinstance(line.get("recipe"), dict) and "name" in line["recipe"] and "top1_error" in line
-
-
 def collect(found: Found) -> Collected:
     """Every cell with the runs that count and those that stand apart.
 
     A run counts if it has every field of the cell's whole recipe, was done in one process and is of the standard: the
-    version and arithmetic that most such runs have, of the newest version where several have as many.
+    version and arithmetic that most such runs have, of the newest version where several have as many. An accuracy under
+    attack counts if it is of such a run's network, and of all test images.
     """
-    cells = [cell for name, table in TABLES.items() for cell in (*table.cells, *VARIANTS.get(name, ()))]
+    cells = [cell for name, table in TABLES.items() for cell in (*table.cells, *OWN_ROWS.get(name, ()))]
     known = recipes.recipes()
     stems: dict[str | None, list[Line]] = {}
     attacks: dict[str | None, list[Line]] = {}
@@ -81,8 +69,8 @@ def collect(found: Found) -> Collected:
     standard = commonest(cells, stems)
     results = {}
     for cell in cells:
-        near = (attacks if cell.under_attack else stems).get(cell.recipe, []) if cell.recipe else []
-        results[cell] = result(cell, near, standard)
+        near = [*stems.get(cell.recipe, ()), *(attacks.get(cell.recipe, ()) if cell.under_attack else ())]
+        results[cell] = result(cell, near if cell.recipe else [], standard, found.runs)
     wanted = {cell.recipe for cell in cells}
     elsewhere = tuple(line for stem, some in stems.items() if stem not in wanted for line in some)
     return Collected(results, standard, elsewhere, found.torn, found.curves)
@@ -101,7 +89,7 @@ def ordered(version: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part) if part.isdecimal() else -1, part) for part in version.split("."))
 
 
-def unlike_cell(cell: Cell, line: Line) -> dict[str, tuple[object, object]]:
+def unlike_cell(cell: Cell, line: Line) -> Differences:
     """In what a line is not a run of a cell's recipe at the scale that its name tells, whatever version and arithmetic."""
     name, seed = str(line["recipe"]["name"]), int(line["recipe"].get("seed", 0))
     scale = scale_of(name)
@@ -110,38 +98,40 @@ def unlike_cell(cell: Cell, line: Line) -> dict[str, tuple[object, object]]:
     return {each: pair for each, pair in unlike(line, wanted, line.get("precision", "")).items() if each != "dcnets"}
 
 
-def result(cell: Cell, lines: Iterable[Line], standard: Standard | None) -> Result:
+def result(cell: Cell, lines: Iterable[Line], standard: Standard | None, runs: Sequence[Line]) -> Result:
     """A cell's runs, sorted into those that count, one a seed, and the others."""
     samples: dict[int, Sample] = {}
     asides = []
+    seen: set[tuple[int, float, int | None]] = set()
     for line in lines:
         seed, scale = int(line["recipe"].get("seed", 0)), scale_of(line["recipe"]["name"])
-        for number, shortfalls in numbers(cell, line):
-            why = [*reasons(cell, line, standard), *shortfalls]
-            if not why and seed in samples:
-                why.append(f"seed {seed} again")
-            if why:
-                asides.append(Aside(number, "; ".join(why), line, scale))
-            elif number is not None:
-                samples[seed] = Sample(seed, number, line)
+        for told in numbers(cell, line, standard, runs):
+            short, part = f"schedule × {scale:g}" if scale != 1 else "", OF_ALL.format(told.images) if told.images else ""
+            other, key = [*reasons(cell, line, standard), *told.why], (seed, scale, told.images)
+            if not other and key in seen:
+                other.append(f"seed {seed} again")
+            elif not other:
+                seen.add(key)
+            if why := "; ".join(filter(None, (short, part, *other))):
+                asides.append(Aside(told.value, why, line, scale, told.images, not other))
+            elif told.value is not None:
+                samples[seed] = Sample(seed, told.value, line)
     return Result(cell, tuple(samples[seed] for seed in sorted(samples)), tuple(asides))
 
 
-def numbers(cell: Cell, line: Line) -> list[tuple[float | str | None, tuple[str, ...]]]:
-    """What a line says of a cell, and what it lacks to count."""
-    if cell.under_attack:
-        return [(each.value, each.why) for each in measured(cell, line)]
-    return [(value(cell, line), ())]
+def numbers(cell: Cell, line: Line, standard: Standard | None, runs: Sequence[Line]) -> Iterator[Told]:
+    """What a line says of a cell; a run that did not converge has no accuracy under attack, which is N/C then."""
+    if not is_run(line):
+        yield from measured(cell, line, standard, runs)
+    elif not cell.under_attack or line["top1_error"] == "N/C":
+        why = tuple(f"{name} {old!r}, not {new!r}" for name, (old, new) in unlike_cell(cell, line).items())
+        arithmetic = Standard.of(line).arithmetic
+        other = (arithmetic,) if standard is not None and arithmetic != standard.arithmetic else ()
+        yield Told("N/C" if cell.under_attack else value(cell, line), (*why, *other))
 
 
 def reasons(cell: Cell, line: Line, standard: Standard | None) -> list[str]:
-    """Why a line does not count for a cell: a scale, a field, another version, another arithmetic."""
-    scale, own = scale_of(line["recipe"]["name"]), Standard.of(line)
-    why = [f"schedule × {scale:g}"] if scale != 1 else []
-    why += [MAKER] if cell.attack is not None and line["recipe"].get("seed") == SUBSTITUTE_SEED else []
-    why += [f"{name} {old!r}, not {new!r}" for name, (old, new) in unlike_cell(cell, line).items()]
-    if standard is not None and own.version != standard.version:
-        why.append(f"dcnets {own.version}")
-    if standard is not None and own.arithmetic != standard.arithmetic and not cell.under_attack:
-        why.append(own.arithmetic)
-    return why
+    """Why a line, whatever its number, does not count for a cell: it is the maker's, or of another version."""
+    why = [MAKER] if cell.attack is not None and line["recipe"].get("seed") == SUBSTITUTE_SEED else []
+    version = Standard.of(line).version
+    return [*why, *([f"dcnets {version}"] if standard is not None and version != standard.version else [])]

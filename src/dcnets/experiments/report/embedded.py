@@ -9,9 +9,9 @@ from html import escape
 
 from dcnets.experiments.report.charts import Chart, Image, Picture, plain
 
-HOW = """<section class="how"><h2>How the figures are used</h2><p>Point at a chart, or move over it with the arrow keys, for
-its values. Click a name to hide what it stands for. Drag a frame, or press +, to look closer; double-click, or press 0, to
-go back.</p></section>
+HOW = """<section class="how"><h2>How the figures are used</h2><p>Point at a chart, tap it, or move over it with the arrow
+keys, for its values. Click a name to hide what it stands for. Drag a frame, or press + (also below the chart), to look
+closer; double-click, or press 0 or show all, to go back.</p></section>
 """
 
 

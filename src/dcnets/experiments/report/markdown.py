@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dcnets.experiments.paper import TABLES, Table
-from dcnets.experiments.report.cells import VARIANTS, Collected, Result
+from dcnets.experiments.report.cells import Collected, Result
 from dcnets.experiments.report.notes import NOTES
 from dcnets.experiments.report.paper_claims import CLAIMS
-from dcnets.experiments.report.rule import METRICS, RULE, judge, ours, printed, runs, signed
+from dcnets.experiments.report.rule import METRICS, RULE, judge, ours, printed, runs, shortened, signed
 from dcnets.experiments.report.summary import standard, tally
 
 
@@ -17,9 +17,9 @@ def write(found: Collected) -> str:
     parts = ["# Our runs beside the paper’s tables", tally(found), standard(found), RULE]
     parts += ["## Claims", "\n".join(claims(found)), "## Tables"]
     for name, table in TABLES.items():
-        parts += [f"### Table {table.number}: {table.caption}", METRICS[table.metric], "\n".join(rows(found, name, table))]
+        parts += [f"### Table {table.number}: {table.caption}", METRICS[table.metric], "\n".join(rows(found, table))]
         parts += [NOTES[name]] if name in NOTES else []
-        if told := list(apart(found, name)):
+        if told := list(apart(found, table)):
             parts.append("\n".join(told))
     return "\n\n".join(parts) + "\n"
 
@@ -33,35 +33,33 @@ def claims(found: Collected) -> Iterator[str]:
         yield f"| {claim.where} | {claim.says} | {claim.bar} | **{verdict.status}** | {verdict.told} |"
 
 
-def rows(found: Collected, name: str, table: Table) -> Iterator[str]:
+def rows(found: Collected, table: Table) -> Iterator[str]:
     """A table, each cell ours, then the paper's and the difference."""
     yield "| | " + " | ".join(table.columns) + " |"
     yield "| --- |" + " ---: |" * len(table.columns)
     for row in table.rows:
         cells = [cell(found.results[table.cell(row, column)]) for column in table.columns]
         yield f"| {row} | " + " | ".join(cells) + " |"
-    for variant in VARIANTS.get(name, ()):
-        cells = [cell(found.results[variant]) if column == variant.column else "" for column in table.columns]
-        yield f"| {variant.row} | " + " | ".join(cells) + " |"
+    for own in found.own_rows(table):
+        cells = [cell(own) if column == own.cell.column else "" for column in table.columns]
+        yield f"| {own.cell.row} | " + " | ".join(cells) + " |"
 
 
 def cell(result: Result) -> str:
-    """Ours, the number of runs, the paper's, the difference and the mark."""
+    """Ours, the number of runs, the paper's, the difference and the mark, then shortened runs."""
     published = printed(result.cell.published)
     if result.cell.published is None:
         return "–"
     if result.cell.recipe is None:
         return f"(paper {published}, taken from another)"
-    if not result.samples:
-        return f"{ours(result)} (paper {published})"
-    judged = judge(result)
+    judged, count = judge(result), f", {runs(result).partition(',')[0]}" if result.samples else ""
     ending = " ".join(filter(None, (signed(judged.difference), judged.mark, judged.words)))
-    return f"{ours(result)}, {runs(result).partition(',')[0]} (paper {published}) {ending}".strip()
+    return "; ".join([f"{ours(result)}{count} (paper {published}) {ending}".strip(), *shortened(result)])
 
 
-def apart(found: Collected, name: str) -> Iterator[str]:
+def apart(found: Collected, table: Table) -> Iterator[str]:
     """The runs that do not count, one a line."""
-    for result in [*found.of(TABLES[name]), *(found.results[each] for each in VARIANTS.get(name, ()))]:
+    for result in (*found.of(table), *found.own_rows(table)):
         for aside in result.asides:
             recipe = aside.line["recipe"]
             run = f"{recipe['name']}, seed {recipe.get('seed', 0)}"

@@ -1,5 +1,6 @@
 "use strict";
-// Draws every chart of the page from the JSON beside it: hover and arrow keys tell values, names hide curves, a drag zooms.
+// Draws every chart of the page from the JSON beside it: hover, taps and arrow keys tell values, names hide curves, a drag
+// or + zooms.
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const DASHES = ["", "7 3", "2 3", "9 3 2 3", "14 3"]; // five, so that like colours of the ten differ
@@ -12,6 +13,7 @@
   };
   const shown = (value) => (value === null ? "–" : Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(4))).replace("-", "−"));
   const colour = (series) => `var(--c${series.colour % 10})`;
+  const LETTER = 6.6; // pixels of a letter in a chart, about
   const dash = (series) => DASHES[series.colour % 5];
 
   function ticks(low, high, log, count) {
@@ -55,7 +57,7 @@
     const square = chart.equal;
     const margin = square ? { left: 6, right: 6, top: 6, bottom: 6 } : { left: 58, right: 14, top: 10, bottom: 44 };
     const inner = {};
-    let width, height;
+    let width, height, slanted;
     const hidden = new Set(), id = `clip-${Math.random().toString(36).slice(2)}`;
     let window_ = null, cursor = null, drag = null;
 
@@ -71,10 +73,16 @@
     function fit() {
       const room = place.clientWidth || 520;
       width = square ? Math.min(420, Math.max(190, room)) : Math.min(560, Math.max(300, room));
-      height = square ? width : Math.round(Math.max(230, width * 0.62));
       inner.width = width - margin.left - margin.right;
+      slanted = !square && collide(chart.x.ticks);
+      if (!square) margin.bottom = slanted ? 76 : 44;
+      height = square ? width : Math.round(Math.max(230, width * 0.62)) + margin.bottom - 44;
       inner.height = height - margin.top - margin.bottom;
       svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    }
+    function collide(named) {
+      const [low, high] = whole().x;
+      return named.some(([value, label], at) => at > 0 && ((value - named[at - 1][0]) / (high - low)) * inner.width < (LETTER * (label.length + named[at - 1][1].length)) / 2 + 6);
     }
     const whole = () => ({ x: extent(chart, "x", 0, hidden), y: extent(chart, "y", 1, hidden) });
     const view = () => window_ || whole();
@@ -123,7 +131,7 @@
         const [x1, x2] = [drag.from[0], drag.to[0]].sort((a, b) => a - b), [y1, y2] = [drag.from[1], drag.to[1]].sort((a, b) => a - b);
         make("rect", { class: "zoom", x: x1, y: y1, width: x2 - x1, height: y2 - y1 }, svg);
       }
-      reset.hidden = window_ === null;
+      reset.hidden = less.hidden = window_ === null;
       figure.dataset.zoomed = window_ ? "yes" : "no";
       figure.dataset.view = [...now.x, ...now.y].map((value) => Number(value.toPrecision(5))).join(" ");
     }
@@ -136,7 +144,8 @@
       }
       for (const [value, label] of marks("x", now.x)) {
         make("line", { class: "frame", x1: px(value), x2: px(value), y1: height - margin.bottom, y2: height - margin.bottom + 4 }, svg);
-        make("text", { x: px(value), y: height - margin.bottom + 18, "text-anchor": px(value) > width - 30 ? "end" : "middle" }, svg, label);
+        const below = height - margin.bottom + (slanted ? 14 : 18), turn = slanted && !window_ ? { "text-anchor": "end", transform: `rotate(-35 ${px(value)} ${below})` } : { "text-anchor": px(value) > width - 30 ? "end" : "middle" };
+        make("text", { class: "tick", x: px(value), y: below, ...turn }, svg, label);
       }
       make("line", { class: "frame", x1: margin.left, x2: width - margin.right, y1: height - margin.bottom, y2: height - margin.bottom }, svg);
       make("text", { x: margin.left + inner.width / 2, y: height - 6, "text-anchor": "middle" }, svg, chart.x.label);
@@ -181,11 +190,16 @@
       told.textContent = `${chart.x.label} ${tick ? tick[1] : shown(near)}: ${values.join(" · ")}`;
     }
 
-    const reset = document.createElement("button");
-    reset.type = "button";
-    reset.className = "reset";
-    reset.textContent = "show all";
-    reset.addEventListener("click", () => { window_ = null; draw(); svg.focus(); });
+    const control = (text, title, act) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "reset";
+      button.textContent = text;
+      button.setAttribute("aria-label", `${title}: ${chart.title}`);
+      button.addEventListener("click", () => { act(); draw(); });
+      return button;
+    };
+    const more = control("+", "look closer", closer), less = control("−", "look wider", wider), reset = control("show all", "show all", () => { window_ = null; svg.focus(); });
     chart.series.forEach((series, number) => {
       if (series.kind === "arrows" || series.kind === "circle") return;
       const button = document.createElement("button");
@@ -203,7 +217,7 @@
       });
       legend.append(button);
     });
-    legend.append(reset);
+    legend.append(more, less, reset);
 
     const where = (event) => {
       const box = svg.getBoundingClientRect();
@@ -220,6 +234,18 @@
       }
       window_ = { x: xs.map((value) => back("x", now.x, share(value))), y: ys.map((value) => back("y", now.y, rise(value))) };
     }
+    function closer() {
+      const at = cursor || [margin.left + inner.width / 2, margin.top + inner.height / 2];
+      const x = Math.min(Math.max(margin.left, at[0] - inner.width / 4), width - margin.right - inner.width / 2);
+      const y = Math.min(Math.max(margin.top, at[1] - inner.height / 4), height - margin.bottom - inner.height / 2);
+      zoom([x, y], [x + inner.width / 2, y + inner.height / 2]);
+    }
+    function wider() {
+      const now = view(), all = whole(), twice = (axis) => [back(axis, now[axis], -0.5), back(axis, now[axis], 1.5)];
+      window_ = { x: twice("x"), y: twice("y") };
+      const span = (axis, [low, high]) => (chart[axis].log ? Math.log(high / low) : high - low);
+      if (["x", "y"].every((axis) => span(axis, window_[axis]) > 0.99 * span(axis, all[axis]))) window_ = null;
+    }
     svg.addEventListener("pointerdown", (event) => {
       if (event.pointerType === "mouse" && event.button === 0) { drag = { from: where(event), to: null }; try { svg.setPointerCapture(event.pointerId); } catch { /* a pointer that is gone */ } }
       else { cursor = where(event); draw(); }
@@ -234,7 +260,7 @@
       drag = null;
       draw();
     });
-    svg.addEventListener("pointerleave", () => { if (!drag) { cursor = null; told.textContent = ""; draw(); } });
+    svg.addEventListener("pointerleave", (event) => { if (!drag && event.pointerType !== "touch") { cursor = null; told.textContent = ""; draw(); } });
     svg.addEventListener("dblclick", () => { window_ = null; draw(); });
     svg.addEventListener("keydown", (event) => {
       const middle = [margin.left + inner.width / 2, margin.top + inner.height / 2];
@@ -242,15 +268,9 @@
       if (steps[event.key]) {
         const size = Math.max(inner.width / 100, 3), from = cursor || middle;
         cursor = [Math.min(width - margin.right, Math.max(margin.left, from[0] + steps[event.key][0] * size)), Math.min(height - margin.bottom, Math.max(margin.top, from[1] + steps[event.key][1] * size))];
-      } else if (event.key === "+" || event.key === "=") {
-        const at = cursor || middle, x1 = Math.max(margin.left, at[0] - inner.width / 4), y1 = Math.max(margin.top, at[1] - inner.height / 4);
-        zoom([Math.min(x1, width - margin.right - inner.width / 2), Math.min(y1, height - margin.bottom - inner.height / 2)], [Math.min(x1, width - margin.right - inner.width / 2) + inner.width / 2, Math.min(y1, height - margin.bottom - inner.height / 2) + inner.height / 2]);
-      } else if (event.key === "-") {
-        const now = view(), all = whole();
-        const wider = (axis) => [back(axis, now[axis], -0.5), back(axis, now[axis], 1.5)];
-        window_ = { x: wider("x"), y: wider("y") };
-        if (window_.x[0] <= all.x[0] && window_.x[1] >= all.x[1] && window_.y[0] <= all.y[0] && window_.y[1] >= all.y[1]) window_ = null;
-      } else if (event.key === "0" || event.key === "Escape") window_ = null;
+      } else if (event.key === "+" || event.key === "=") closer();
+      else if (event.key === "-") wider();
+      else if (event.key === "0" || event.key === "Escape") window_ = null;
       else return;
       event.preventDefault();
       draw();

@@ -10,13 +10,13 @@ from string import Template
 import dcnets
 from dcnets.experiments.palette import DARK, LIGHT
 from dcnets.experiments.paper import TABLES, Table
-from dcnets.experiments.report.cells import VARIANTS, Aside, Collected, Result
+from dcnets.experiments.report.cells import Aside, Collected, Result
 from dcnets.experiments.report.charts import Picture
 from dcnets.experiments.report.claims import Claim, Verdict
 from dcnets.experiments.report.embedded import HOW, figure
 from dcnets.experiments.report.notes import NOTES
 from dcnets.experiments.report.paper_claims import CLAIMS
-from dcnets.experiments.report.rule import METRICS, RULE, judge, ours, printed, runs, signed
+from dcnets.experiments.report.rule import METRICS, RULE, counted, judge, ours, printed, runs, shortened, signed
 from dcnets.experiments.report.summary import standard, tally
 from dcnets.experiments.reproduce.lines import Line
 
@@ -54,7 +54,7 @@ def claims(found: Collected) -> Iterator[str]:
     yield f'<ul class="claims">{"".join(claim(*pair) for pair in decided)}</ul>'
     if others:
         opened = " open" if not decided else ""
-        count = f"{len(others)} {'claim' if len(others) == 1 else 'claims'} whose runs are not there yet"
+        count = f"{counted(len(others), 'claim')} whose runs are not there yet"
         inner = "".join(claim(*pair) for pair in others)
         yield f'<details{opened}><summary>{count}</summary><ul class="claims">{inner}</ul></details>'
 
@@ -76,10 +76,10 @@ def table(found: Collected, name: str, of: Table) -> str:
     """One table, and below it the runs that stand apart."""
     heads = "".join(f'<th scope="col">{escape(column)}</th>' for column in of.columns)
     rows = [(row, [found.results[of.cell(row, column)] for column in of.columns]) for row in of.rows]
-    extra = [found.results[each] for each in VARIANTS.get(name, ())]
+    extra = found.own_rows(of)
     body = "".join(
         f'<tr><th scope="row">{escape(row)}</th>{"".join(map(cell, results))}</tr>' for row, results in rows
-    ) + "".join(variant(each, of) for each in extra)
+    ) + "".join(own_row(each, of) for each in extra)
     note = f'<p class="soft">{escape(NOTES[name])}</p>' if name in NOTES else ""
     asides = [(each, aside) for each in (*found.of(of), *extra) for aside in each.asides]
     inner = f'<table class="paper"><thead><tr><td></td>{heads}</tr></thead><tbody>{body}</tbody></table>'
@@ -91,7 +91,7 @@ def table(found: Collected, name: str, of: Table) -> str:
     return f"{heading}{inner}{note}{apart(asides)}</section>\n"
 
 
-def variant(result: Result, of: Table) -> str:
+def own_row(result: Result, of: Table) -> str:
     """A row that the paper does not have."""
     cells = (cell(result) if column == result.cell.column else '<td class="none"></td>' for column in of.columns)
     return f'<tr><th scope="row">{escape(result.cell.row)}</th>{"".join(cells)}</tr>'
@@ -111,30 +111,21 @@ def cell(result: Result) -> str:
     if result.cell.recipe is None:
         below = [f"paper {published}, taken from another"]
     small = "".join(f"<small>{escape(text)}</small>" for text in below)
-    scaled = "".join(f'<small class="scaled">{escape(text)}</small>' for text in shortened(result.asides))
+    scaled = "".join(f'<small class="scaled">{escape(text)}</small>' for text in shortened(result))
     kind = "" if result.samples or scaled else ' class="open"'
     return f'<td{kind} data-column="{column}">{inner}{small}{scaled}</td>'
 
 
-def shortened(asides: Iterable[Aside]) -> Iterator[str]:
-    """Runs with a shorter schedule, by scale."""
-    scales: dict[float, list[str]] = {}
-    for aside in asides:
-        if aside.scale != 1 and aside.value is not None:
-            scales.setdefault(aside.scale, []).append(printed(aside.value))
-    for scale, values in sorted(scales.items()):
-        yield f"schedule × {scale:g}: {', '.join(values)}"
-
-
 def apart(asides: list[tuple[Result, Aside]]) -> str:
-    """The runs of a table that do not count, and why."""
+    """The numbers of a table that do not count, and why."""
     if not asides:
         return ""
     lines = []
     for result, aside in asides:
         told = f"{result.cell.name}: {printed(aside.value)} · {run(aside.line)} · {aside.why}"
         lines.append(f"<li>{escape(told)}</li>")
-    count = f"{len(lines)} {'run' if len(lines) == 1 else 'runs'} apart: not counted, not mixed in"
+    of = len({id(aside.line) for _, aside in asides})
+    count = f"{counted(len(lines), 'number')} of {counted(of, 'line')} apart: not counted, not mixed in"
     return f'<details><summary>{count}</summary><ul class="apart">{"".join(lines)}</ul></details>'
 
 
@@ -144,7 +135,7 @@ def elsewhere(found: Collected) -> str:
         return ""
     told = [f"{run(line)}: top-1 error {printed(line['top1_error'])}" for line in found.elsewhere]
     lines = [f"<li>{escape(each)}</li>" for each in told]
-    count = f"{len(lines)} {'run' if len(lines) == 1 else 'runs'}"
+    count = counted(len(lines), "run")
     heading = "<section><h2>Runs that belong to no table</h2>"
     return f'{heading}<details><summary>{count}</summary><ul class="apart">{"".join(lines)}</ul></details></section>'
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,8 +15,8 @@ TOLERANCE = 0.7
 ROUNDING = 1e-9
 RULE = (
     f"Green ✓: the mean of our runs lies within {TOLERANCE:g} points of the paper’s number, or neither converged. "
-    "Red ✗: it does not, be it better or worse. Shortened runs, and runs of another version or other settings, are shown "
-    "below the cell and judge nothing."
+    "Red ✗: it does not, be it better or worse. Runs with a shortened schedule stand in their cell too, and below the table "
+    "with those of another version or other settings; they judge nothing."
 )
 
 METRICS = {
@@ -63,7 +65,12 @@ def judge(result: Result) -> Judged:
 
 def is_better(result: Result, difference: float) -> bool:
     """Whether a difference is on the good side: errors fall, accuracies rise."""
-    return (difference > 0) == (TABLES[f"table{result.cell.table}"].metric == "accuracy")
+    return (difference > 0) == more_is_better(result)
+
+
+def more_is_better(result: Result) -> bool:
+    """Whether a cell is an accuracy, and not an error."""
+    return TABLES[f"table{result.cell.table}"].metric == "accuracy"
 
 
 def printed(number: float | str | None) -> str:
@@ -71,13 +78,24 @@ def printed(number: float | str | None) -> str:
     return "–" if number is None else number if isinstance(number, str) else f"{number:.2f}"
 
 
+def mean_of(values: Sequence[float | str | None]) -> str:
+    """The mean of the runs that converged ± their standard deviation, and how many did not; N/C where none did."""
+    held = [each for each in values if isinstance(each, float | int)]
+    if not held:
+        return "N/C"
+    spread = f" ± {statistics.stdev(held):.2f}" if len(held) > 1 else ""
+    lost = f", {len(values) - len(held)} × N/C" if len(held) < len(values) else ""
+    return f"{statistics.fmean(held):.2f}{spread}{lost}"
+
+
 def ours(result: Result) -> str:
-    """The mean of our runs ± their standard deviation, N/C where none converged."""
-    if result.mean is None:
-        return "N/C" if result.samples else "not run"
-    spread = f" ± {result.std:.2f}" if result.std is not None else ""
-    lost = f", {result.lost} × N/C" if result.lost else ""
-    return f"{result.mean:.2f}{spread}{lost}"
+    """The mean of our runs, or that there are none."""
+    return mean_of([each.value for each in result.samples]) if result.samples else "not run"
+
+
+def counted(count: int, noun: str) -> str:
+    """So many of something."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def signed(difference: float | None) -> str:
@@ -91,4 +109,12 @@ def runs(result: Result) -> str:
     if not count:
         return ""
     seeds = ", ".join(map(str, result.seeds))
-    return f"{count} {'run' if count == 1 else 'runs'}, {'seed' if count == 1 else 'seeds'} {seeds}"
+    return f"{counted(count, 'run')}, {'seed' if count == 1 else 'seeds'} {seeds}"
+
+
+def shortened(result: Result) -> Iterator[str]:
+    """What schedules that were shortened gave, and attacks on fewer images, each scale and number of images on its own."""
+    for (scale, images), own in result.shorter.items():
+        schedule = f"schedule × {scale:g}" if scale != 1 else "whole schedule"
+        count = runs(own).partition(",")[0] + (f", {images:,} images" if images else "")
+        yield f"{schedule}: {ours(own)} ({count})"

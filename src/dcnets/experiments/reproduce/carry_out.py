@@ -31,6 +31,10 @@ class Engine(Protocol):
 
     lanes: int
 
+    @property
+    def width(self) -> int:
+        """How many runs there is room for at once, on all devices together."""
+
     def place(self, device: str) -> Place:
         """The device of the runs."""
 
@@ -70,7 +74,7 @@ def carry_out(
     walk = Walk(expected, engine, order, results_file, told)
     if not expected:
         return walk.outcome
-    bar = Overall(title, expected, engine.lanes)
+    bar = Overall(title, expected, engine.width)
     with watched() as wish, redirect_stdout(sys.stderr), Progress(title, bar.total, quiet=quiet) as walk.progress:
         walk.progress.bars[0] = bar
         try:

@@ -16,6 +16,12 @@ TRIALS = {"fgsm": MAIN.fgsm, "bim": MAIN.bim}
 """The paper tells no setting; that under which its baseline is met best is for `dcnets study` to find."""
 
 
+def updates(recipe: Recipe) -> int:
+    """Updates of a recipe's run; a stream does not tell beforehand how many an epoch has, and counts as one."""
+    entry = CATALOGUE.get(recipe.data)
+    return recipe.length(entry.train // recipe.batch if entry else 1)
+
+
 @dataclass(frozen=True)
 class Job:
     """One run: its recipe, named, scaled and seeded, and its folder; `start` is that of the run which it begins with."""
@@ -31,9 +37,8 @@ class Job:
 
     @property
     def updates(self) -> int:
-        """Updates of the whole run; a stream does not tell beforehand how many an epoch has, and counts as one."""
-        entry = CATALOGUE.get(self.recipe.data)
-        return self.recipe.length(entry.train // self.recipe.batch if entry else 1)
+        """Updates of the whole run."""
+        return updates(self.recipe)
 
     @property
     def done(self) -> int:

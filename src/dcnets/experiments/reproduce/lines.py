@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +11,29 @@ import dcnets
 from dcnets.experiments import jsonlines
 from dcnets.experiments.paper import Cell, Published
 from dcnets.experiments.recipe import DEFAULTS, Recipe
-from dcnets.experiments.reproduce.job import Job, Target
+from dcnets.experiments.reproduce.job import Job, Target, updates
+from dcnets.experiments.robustness.trials import Trial
 from dcnets.experiments.same_recipe import differences
 
 Line = Mapping[str, Any]
+Differences = dict[str, tuple[Any, Any]]
+"""Names, each with the value that came and the wanted one."""
+MAKER = "the maker’s"
+"""What the names of differences begin with that are those of the network which images were made on."""
 
 
 def runs_in(path: Path) -> tuple[list[Line], list[str]]:
     """The lines of training runs in a file, and what is told of torn ones."""
     lines, told = jsonlines.read_and_tell(path)
-    return [line for line in lines if isinstance(line.get("recipe"), dict) and "top1_error" in line], told
+    return [line for line in lines if is_run(line)], told
 
 
-def unlike(line: Line, recipe: Recipe, arithmetic: str) -> dict[str, tuple[Any, Any]]:
+def is_run(line: Line) -> bool:
+    """Whether a line is that of a training run."""
+    return isinstance(line.get("recipe"), dict) and "name" in line["recipe"] and "top1_error" in line
+
+
+def unlike(line: Line, recipe: Recipe, arithmetic: str) -> Differences:
     """In what a line is not the run of a recipe in this arithmetic, with its value and the wanted one; empty where it is.
 
     Every field counts, the version of dcnets, and the number of processes, each of which has its own batch norm. Device,
@@ -50,22 +60,56 @@ def value(cell: Cell, line: Line) -> Published:
     return found
 
 
-def accuracy(target: Target, maker: Job, attacks: Sequence[Line], images: int | None) -> float | None:
-    """A target's accuracy in percent, on images made on one of its makers, from lines; None where it is not there."""
-    wanted = jsonlines.plain({"attack": target.trial.attack, **target.trial.settings()})
-    for line in attacks:
-        same = (line.get("dcnets"), line.get("first"), line.get("images")) == (dcnets.__version__, 0, target.count(images))
-        if not (same and ended(line, target.job)):
+def under_attack(
+    line: Line, trial: Trial, recipe: Recipe, maker: Recipe | None, images: int, arithmetic: str, runs: Sequence[Line]
+) -> Iterator[tuple[float, Differences]]:
+    """The accuracies in percent of a line of attacks under a trial, and in what each is not the wanted measurement.
+
+    That is one of the first `images` test images, by this version, of the network of `recipe` at its end; of images that
+    were made on it, or on the network of `maker`, of whose name and seed they have to be. `arithmetic` is that of both
+    networks' training, which is told by its own line in `runs`.
+    """
+    wanted = jsonlines.plain({"attack": trial.attack, **trial.settings()})
+    said = {"dcnets": (line.get("dcnets"), dcnets.__version__), "first image": (line.get("first"), 0),
+            "images": (line.get("images"), images)}  # fmt: skip
+    own = {name: (old, new) for name, (old, new) in said.items() if old != new} | not_of(line, recipe, arithmetic, runs)
+    for each in line.get("attacks", []):
+        made_on = line.get("makers", {}).get(each["made_on"])
+        if {name: each.get(name) for name in wanted} != wanted or who(made_on) != (maker and (maker.name, maker.seed)):
             continue
-        for each in line.get("attacks", []):
-            made_on = line["makers"].get(each["made_on"])
-            own = ended(made_on, maker) if made_on else maker == target.job
-            if own and {name: each.get(name) for name in wanted} == wanted:
-                return round(100 * float(each["accuracy"]), 3)
+        its = not_of(made_on, maker, arithmetic, runs) if made_on and maker else {}
+        yield round(100 * float(each["accuracy"]), 3), own | {f"{MAKER} {name}": pair for name, pair in its.items()}
+
+
+def who(network: Line | None) -> tuple[str, int] | None:
+    """The name and the seed of a network's recipe."""
+    return (network["recipe"]["name"], network["recipe"].get("seed", 0)) if network else None
+
+
+def not_of(network: Line, recipe: Recipe, arithmetic: str, runs: Sequence[Line]) -> Differences:
+    """In what a network, as a line of attacks describes it, is not that of a recipe at its end, trained in an arithmetic."""
+    had = {"precision": trained_in(network, runs), "updates": network["step"]}
+    wanted = {"precision": arithmetic, "updates": updates(recipe)}
+    return differences({**DEFAULTS, **network["recipe"], **had}, {**dataclasses.asdict(recipe), **wanted})
+
+
+def trained_in(network: Line, runs: Sequence[Line]) -> str | None:
+    """The arithmetic of a network's training, by the lines of its run; None where there are none, or they differ."""
+    near = [run for run in runs if who(run) == who(network)]
+    own = jsonlines.plain({**DEFAULTS, **network["recipe"]})
+    found = {str(run.get("precision")) for run in near if jsonlines.plain({**DEFAULTS, **run["recipe"]}) == own}
+    return found.pop() if len(found) == 1 else None
+
+
+def accuracy(
+    target: Target, maker: Job, attacks: Iterable[Line], images: int | None, arithmetic: str, runs: Sequence[Line]
+) -> float | None:
+    """A target's accuracy in percent, on images made on one of its makers, from lines; None where it is not there."""
+    recipe, other = target.job.recipe, None if maker == target.job else maker.recipe
+    for line in attacks:
+        if who(line) == (recipe.name, recipe.seed):
+            found = under_attack(line, target.trial, recipe, other, target.count(images), arithmetic, runs)
+            for share, differs in found:
+                if not differs:
+                    return share
     return None
-
-
-def ended(line: Line, job: Job) -> bool:
-    """Whether what a line of attacks describes is a run's network, at its end."""
-    recipe = jsonlines.plain({**DEFAULTS, **line["recipe"]})
-    return bool(line["step"] == job.updates) and recipe == jsonlines.plain(dataclasses.asdict(job.recipe))

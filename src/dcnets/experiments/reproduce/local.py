@@ -48,6 +48,11 @@ class Local:
         """Whether another run can be started."""
         return len(self.running) < self.lanes
 
+    @property
+    def width(self) -> int:
+        """How many runs there is room for: there is one device."""
+        return self.lanes
+
     def start(self, job: Job, order: Order) -> None:
         """Begin a run."""
         own, its = self.context.Pipe(duplex=False)

@@ -6,14 +6,13 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dcnets.experiments import recipes
 from dcnets.experiments.paper import Cell
 from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
 from dcnets.experiments.recipe import Recipe
 from dcnets.experiments.reproduce.job import Job, Target
-from dcnets.experiments.reproduce.lines import Line, accuracy, origin, unlike
+from dcnets.experiments.reproduce.lines import Differences, Line, accuracy, origin, unlike
 from dcnets.experiments.scaling import scaled_name
 
 
@@ -22,7 +21,7 @@ class Other:
     """A line that stems from a wanted recipe and is not the same: its value and the wanted one for each difference."""
 
     line: Line
-    differences: dict[str, tuple[Any, Any]]
+    differences: Differences
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,10 @@ def make(
                 targets.append(Target(cell, job, maker or job, beside))
     every = tuple(jobs.values())
     there, others = sorted_out(lines, every, arithmetic, known)
-    found = {each: [accuracy(each, maker, attacks, images) for maker in each.makers] for each in targets}
+    found = {
+        each: [accuracy(each, maker, attacks, images, arithmetic(each.job.recipe), lines) for maker in each.makers]
+        for each in targets
+    }
     measured = {(each.cell, each.job): shares[0] for each, shares in found.items() if shares[0] is not None}
     lost = {job for job, line in there.items() if line["top1_error"] == "N/C"}
     unmeasured = tuple(each for each, shares in found.items() if None in shares and not lost & {each.job, each.maker})

@@ -45,6 +45,12 @@ class Ray:
         found: Place = self.ray.get(self.ray.remote(here).options(**self.needs).remote(chosen))
         return found
 
+    @property
+    def width(self) -> int:
+        """How many runs the cluster has room for, as large as it is now."""
+        kind = "GPU" if self.needs["num_gpus"] else "CPU"
+        return max(1, int(self.ray.cluster_resources().get(kind, 0) / self.needs[f"num_{kind.lower()}s"]))
+
     def start(self, job: Job, order: Order) -> None:
         """Hand a run to Ray; who tries again after a crash is the caller."""
         task = self.ray.remote(attempt).options(max_retries=0, name=job.title, **self.needs)

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dcnets.experiments.paper import TABLES, Published, Table
 from dcnets.experiments.report.cells import Collected, Result
 from dcnets.experiments.report.charts import Axis, Chart, Picture, Point, Series
-from dcnets.experiments.report.collect import MAKER
 from dcnets.experiments.robustness.setting import MAIN
 
 BOXES = {"table7": "white-box", "table8": "black-box"}
@@ -23,35 +22,36 @@ def tables(found: Collected) -> Picture:
     if scale is None:
         return Picture("attacks", title, TOLD, missing=("No network of Tables 7 and 8 is attacked yet.",))
     title += "" if scale == 1 else f", schedules × {scale:g}"
+    fewer = sorted({images for each in under_attack(found) for its, images in each.shorter if its == scale and images})
+    told = f"{TOLD} Under attack are the first {' or '.join(f'{each:,}' for each in fewer)} test images." if fewer else TOLD
     charts = []
     for name, box in BOXES.items():
         for training in dict.fromkeys(row.partition(", ")[0] for row in TABLES[name].rows):
             made = chart(found, TABLES[name], box, training, scale)
             charts += [made] if made else []
-    return Picture("attacks", title, TOLD, tuple(charts))
+    return Picture("attacks", title, told, tuple(charts))
 
 
 def longest(found: Collected) -> float | None:
     """The scale of the longest schedule whose networks were attacked; None where there are none."""
-    cells = [cell for name in BOXES for cell in TABLES[name].cells if cell.under_attack]
-    scales = {scale for cell in cells for scale in scales_of(found.results[cell])}
-    return max(scales, default=None)
+    return max((scale for result in under_attack(found) for scale in scales_of(result)), default=None)
+
+
+def under_attack(found: Collected) -> list[Result]:
+    """The cells of both tables that are accuracies under attack."""
+    return [found.results[cell] for name in BOXES for cell in TABLES[name].cells if cell.under_attack]
 
 
 def scales_of(result: Result) -> set[float]:
     """The scales of the schedules that a cell has numbers of."""
-    return {each.scale for each in result.asides} | ({1.0} if result.samples else set())
+    return {scale for scale, _ in result.shorter} | ({1.0} if result.samples else set())
 
 
 def values(result: Result, scale: float) -> Values:
-    """A cell's numbers at a scale; whole schedules have those that count, shortened ones all but the substitutes'."""
-    if scale == 1:
-        return {each.seed: each.value for each in result.samples if isinstance(each.value, float | int)}
-    return {
-        int(each.line["recipe"].get("seed", 0)): each.value
-        for each in result.asides
-        if each.scale == scale and MAKER not in each.why and isinstance(each.value, float | int)
-    }
+    """A cell's numbers at a scale; of a seed that was attacked on several numbers of images, that of most."""
+    several = [own for (its, _), own in result.shorter.items() if its == scale]
+    samples = [each for own in (*reversed(several), *([result] if scale == 1 else [])) for each in own.samples]
+    return {each.seed: each.value for each in samples if isinstance(each.value, float | int)}
 
 
 def chart(found: Collected, table: Table, box: str, training: str, scale: float) -> Chart | None:

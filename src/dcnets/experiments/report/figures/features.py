@@ -14,7 +14,8 @@ from dcnets.experiments.data.resident import in_order
 from dcnets.experiments.paper import FIGURES
 from dcnets.experiments.rebuild import Rebuilt
 from dcnets.experiments.report.charts import Axis, Chart, Picture, Series
-from dcnets.experiments.report.figures.folders import Folder, changes, folders, opened, told_changes
+from dcnets.experiments.report.figures.folders import Folder, changes, folders, opened, progress, told_changes
+from dcnets.experiments.reproduce.job import updates
 
 SHOWN = 1000
 """Digits of the test set that are drawn, its first ones."""
@@ -68,15 +69,15 @@ def drawn(
     absent = [name for name in wanted.values() if name not in {chart.title for chart in charts}]
     if absent:
         named = {OPERATORS[recipes.get(recipe).operator]: recipe for recipe in FIGURES[int(key)].recipes}
-        where = f"in {runs}" if runs is not None else "as there is no folder of runs"
+        where = f"No run in {runs}" if runs is not None else "There is no folder of runs, and so no network"
         makes = f": dcnets train {named[absent[0]]} makes one" if absent[0] in named else ""
-        missing.append(f"No run {where} for {', '.join(absent)}{makes}.")
+        missing.append(f"{where} for {', '.join(absent)}{makes}.")
     told += f" A point is one of the first {SHOWN:,} test digits, its colour and sign the digit."
     return Picture(key, title, told, tuple(charts), missing=tuple(missing))
 
 
 def candidate(operator: str | None, runs: Path | None, missing: list[str], *, adversarial: bool) -> Candidate | None:
-    """The run of an operator that is nearest to its recipe: of all of MNIST, with the fewest changes."""
+    """The run of an operator that is nearest to its recipe: at its end, of all of MNIST, with the fewest changes."""
     suffix = f"-{operator}" if operator else ""
     stems = [f"{name}-features2d{suffix}{end}" for name in DATA for end in ("", "-fgsm")]
     near = [each for each in folders(runs) if each.stem in stems]
@@ -88,9 +89,11 @@ def candidate(operator: str | None, runs: Path | None, missing: list[str], *, ad
     return min(fitting, key=distance, default=None)
 
 
-def distance(candidate: Candidate) -> tuple[bool, int, int]:
+def distance(candidate: Candidate) -> tuple[bool, bool, int, int]:
     """How far a run is from the figure's."""
-    return candidate[1].recipe.data != DATA[0], len(own_changes(*candidate)), candidate[0].seed
+    built = candidate[1]
+    unfinished, other = built.checkpoint.step < updates(built.recipe), built.recipe.data != DATA[0]
+    return unfinished, other, len(own_changes(*candidate)), candidate[0].seed
 
 
 def own_changes(folder: Folder, built: Rebuilt) -> dict[str, tuple[Any, Any]]:
@@ -142,6 +145,4 @@ def circumstances(built: Rebuilt, folder: Folder) -> str:
     shortened = told_changes(own_changes(folder, built))
     against = f", against {recipe.adversary}" if recipe.adversary else ""
     small = "; a subset of MNIST" if recipe.data != DATA[0] else ""
-    return f"{built.checkpoint.step:,} updates, seed {folder.seed}{against}{small}" + (
-        f"; {shortened}." if shortened else "."
-    )
+    return f"{progress(built)}, seed {folder.seed}{against}{small}" + (f"; {shortened}." if shortened else ".")

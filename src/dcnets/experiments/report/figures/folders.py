@@ -13,6 +13,7 @@ from dcnets.experiments import recipes
 from dcnets.experiments.checkpoint import CheckpointError, found
 from dcnets.experiments.rebuild import Rebuilt, rebuild
 from dcnets.experiments.recipe import Recipe
+from dcnets.experiments.reproduce.job import updates
 from dcnets.experiments.reproduce.lines import origin
 from dcnets.experiments.same_recipe import differences
 
@@ -68,5 +69,31 @@ def changes(recipe: Recipe, wanted: Recipe, but: tuple[str, ...] = ("name", "see
 
 
 def told_changes(found: dict[str, tuple[Any, Any]]) -> str:
-    """Changes in words."""
-    return ", ".join(f"{name} {old}, not {new}" for name, (old, new) in found.items())
+    """Changes in words, as `iterations 40, where the recipe has epochs 10`; what a side has none of is left out there."""
+    own, its = (
+        ", ".join(spoken(name, pair[side]) for name, pair in found.items() if pair[side] is not None) for side in (0, 1)
+    )
+    return f"{own or 'nothing'}, where the recipe has {its or 'nothing'}" if found else ""
+
+
+def spoken(name: str, value: Any) -> str:
+    """A field with its value."""
+    return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+
+
+def furthest(some: list[Folder], failed: list[str]) -> tuple[Folder, Rebuilt] | None:
+    """The first network of some folders that came to its end, or else the one that is nearest to it."""
+    best, share = None, -1.0
+    for folder, built in opened(some, failed):
+        done = min(1.0, built.checkpoint.step / updates(built.recipe))
+        if done > share:
+            best, share = (folder, built), done
+        if done == 1:
+            break
+    return best
+
+
+def progress(built: Rebuilt) -> str:
+    """How far a network has come, in words."""
+    step, end = built.checkpoint.step, updates(built.recipe)
+    return f"{step:,} updates" if step >= end else f"unfinished: after {step:,} of {end:,} updates"

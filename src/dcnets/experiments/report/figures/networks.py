@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -10,8 +11,10 @@ from torch import Tensor, nn
 
 from dcnets.decoupled import Decoupled
 from dcnets.experiments.paper import FIGURES, TABLES
+from dcnets.experiments.rebuild import Rebuilt
 from dcnets.experiments.report.charts import Axis, Chart, Image, Picture, Pixel, Series
-from dcnets.experiments.report.figures.folders import Folder, folders, opened
+from dcnets.experiments.report.figures.folders import Folder, folders, furthest, progress
+from dcnets.experiments.reproduce.job import updates
 
 MOST = 8
 """Networks that are shown, at most: reading one takes a second and more."""
@@ -20,28 +23,31 @@ FIRST = [*FIGURES[4].recipes, *(str(cell.recipe) for cell in TABLES["table3"].ce
 NOTHING: Pixel = (0, 0, 0, 0)
 
 
-def chosen(runs: Path | None, missing: list[str], *, with_radius: bool) -> list[Folder]:
-    """The first run of each recipe, as many as are shown."""
-    found: dict[str, Folder] = {}
+def chosen(runs: Path | None, missing: list[str], *, with_radius: bool) -> Iterator[tuple[Folder, Rebuilt]]:
+    """One run of each recipe, the first that came to its end where one did, as many as are shown."""
+    found: dict[str, list[Folder]] = {}
     for folder in folders(runs):
         if not with_radius or any(f"-{name}" in folder.stem for name in ("ball", "tanh", "segmented")):
-            found.setdefault(folder.stem, folder)
-    some = sorted(found.values(), key=lambda folder: FIRST.index(folder.stem) if folder.stem in FIRST else len(FIRST))
-    if not some:
-        where = f"{runs} holds no run" if runs is not None else "no folder of runs is there"
+            found.setdefault(folder.stem, []).append(folder)
+    stems = sorted(found, key=lambda stem: FIRST.index(stem) if stem in FIRST else len(FIRST))
+    if not stems:
         kind = " of an operator with a radius" if with_radius else ""
-        missing.append(f"{where[:1].upper()}{where[1:]}{kind}; `dcnets reproduce` and `dcnets train` keep theirs in runs/.")
-    if len(some) > MOST:
-        left = ", ".join(each.stem for each in some[MOST:])
-        missing.append(f"Of {len(some)} networks the first {MOST} are shown; left out: {left}.")
-    return some[:MOST]
+        where = f"{runs} holds no run{kind}" if runs is not None else "There is no folder of runs"
+        missing.append(f"{where}; `dcnets reproduce` and `dcnets train` keep theirs in runs/.")
+    if len(stems) > MOST:
+        left = ", ".join(stems[MOST:])
+        missing.append(f"Of {len(stems)} networks the first {MOST} are shown; left out: {left}.")
+    for stem in stems[:MOST]:
+        best = furthest(found[stem], missing)
+        if best:
+            yield best
 
 
 def filters(runs: Path | None) -> Picture:
     """The filters of the first layer, as small images."""
     missing: list[str] = []
     images = []
-    for folder, built in opened(chosen(runs, missing, with_radius=False), missing):
+    for folder, built in chosen(runs, missing, with_radius=False):
         first = next((each for each in built.model.modules() if isinstance(each, nn.Conv2d | Decoupled)), None)
         weight = getattr(first, "weight", None)
         if weight is None or weight.dim() != 4 or weight.shape[1] not in (1, 3):
@@ -50,7 +56,8 @@ def filters(runs: Path | None) -> Picture:
         count, channels, height, width = weight.shape
         title, kind = folder.name, "RGB" if channels == 3 else "grey"
         alt = f"{title}: the {count} first filters, {height}×{width}, {kind}"
-        images.append(Image(mosaic(weight.detach()), title, alt, f"{count} filters of {height}×{width}, seed {folder.seed}"))
+        note = f"{count} filters of {height}×{width}, seed {folder.seed}, {progress(built)}"
+        images.append(Image(mosaic(weight.detach()), title, alt, note))
     told = "Each filter by itself: grey is 0, and its largest weight is black or white (or a full colour)."
     return Picture("filters", "Filters of the first layer", told, images=tuple(images), missing=tuple(missing))
 
@@ -72,22 +79,31 @@ def mosaic(weight: Tensor) -> list[list[Pixel]]:
 def radii(runs: Path | None) -> Picture:
     """The learned radii of each layer: the median over filters, from the lowest to the highest."""
     missing: list[str] = []
-    series: list[Series] = []
-    for folder, built in opened(chosen(runs, missing, with_radius=True), missing):
-        every = [each.rho for each in built.model.modules() if isinstance(each, Decoupled)]
-        layers = [rho.detach() for rho in every if rho is not None]
+    kinds: dict[str, list[Series]] = {"relative": [], "absolute": []}
+    for folder, built in chosen(runs, missing, with_radius=True):
+        every = [each for each in built.model.modules() if isinstance(each, Decoupled)]
+        layers = [each.rho.detach() for each in every if each.rho is not None]
         if not layers:
             missing.append(f"{folder.name} has no radius.")
             continue
         points = tuple((float(at), float(rho.median())) for at, rho in enumerate(layers, 1))
         band = tuple((float(rho.min()), float(rho.max())) for rho in layers)
-        series.append(Series(folder.name, points, band=band, colour=len(series)))
+        finished = built.checkpoint.step >= updates(built.recipe)
+        name = folder.name if finished else f"{folder.name} ({progress(built)})"
+        own = kinds[every[0].operator.radius]
+        own.append(Series(name, points, band=band, colour=len(own)))
     told = (
-        "The median over a layer’s filters, shaded from the lowest to the highest. A radius is relative: 1, where all "
-        "start, is the layer’s mean patch norm."
+        "The median over a layer’s filters, shaded from the lowest to the highest. A relative radius is in mean patch norms "
+        "of its layer, and 1 is where all start; an absolute one is a norm itself, and has a chart of its own."
     )
+    charts = tuple(by_layer(kind, series) for kind, series in kinds.items() if series)
+    return Picture("radii", "Radii learned per layer", told, charts, missing=tuple(missing))
+
+
+def by_layer(kind: str, series: list[Series]) -> Chart:
+    """The radii of one kind."""
     ends = "; ".join(
         f"{each.name} from {min(y for _, y in each.points):.2f} to {max(y for _, y in each.points):.2f}" for each in series
     )
-    chart = Chart("radius ρ by layer", Axis("layer"), Axis("ρ"), tuple(series), f"Median radius of each layer: {ends}")
-    return Picture("radii", "Radii learned per layer", told, (chart,) if series else (), missing=tuple(missing))
+    alt = f"Median {kind} radius of each layer: {ends}"
+    return Chart(f"{kind} radius ρ by layer", Axis("layer"), Axis("ρ"), tuple(series), alt)

@@ -117,7 +117,8 @@ def chart(panel: Panel, found: Mapping[str, Mapping[int, Mapping[float, float]]]
     names = sorted(found, key=lambda name: (column_of(name), name))
     colours = {name: column_of(name) + (0 if name in TARGETS else at) for at, name in enumerate(names)}
     series = tuple(curve(name, list(found[name].values()), places, colours[name]) for name in names)
-    title = f"{title_of(panel.data)}, {panel.title}" if several else panel.title
+    schedule = f", schedules × {panel.scale:g}" if panel.scale != 1 else ""
+    title = f"{title_of(panel.data)}{schedule}, {panel.title}" if several else panel.title
     ends = "; ".join(f"{each.name} falls from {each.points[0][1]:.3g} to {each.points[-1][1]:.3g}" for each in series)
     end = places[grid[-1]]
     return Chart(
