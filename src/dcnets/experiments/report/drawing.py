@@ -38,7 +38,7 @@ def draw(picture: Picture, path: Path) -> None:
         grid = figure.subplots(rows, columns, squeeze=False).flatten()
         for axes, panel in zip(grid, panels, strict=False):
             if isinstance(panel, Chart):
-                plot(axes, panel)
+                plot(axes, panel, int(side * LETTERS))
             else:
                 show(axes, panel)
         for axes in grid[len(panels) :]:
@@ -68,11 +68,11 @@ def legend(figure: Any, grid: Any, picture: Picture) -> None:
     figure.legend(found.values(), found.keys(), loc="outside lower center", frameon=False, ncols=columns)
 
 
-def plot(axes: Any, chart: Chart) -> None:
-    """One chart."""
+def plot(axes: Any, chart: Chart, letters: int) -> None:
+    """One chart, whose title has so many letters in a row at most."""
     for series in chart.series:
         mark(axes, series)
-    axes.set_title(chart.title)
+    axes.set_title(textwrap.fill(chart.title, letters))
     axes.set(xlabel=chart.x.label, ylabel=chart.y.label)
     for axis, name in ((chart.x, "x"), (chart.y, "y")):
         settle(axes, axis, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable
+from itertools import product
 
 from dcnets.experiments.paper import TABLES, Published, Table
 from dcnets.experiments.report.cells import Collected, Result
@@ -17,24 +18,19 @@ Values = dict[int, float]
 
 
 def tables(found: Collected) -> Picture:
-    """A chart for each table and each training that has numbers."""
-    title, scale = "Tables 7 and 8 beside the paper’s", longest(found)
-    if scale is None:
+    """A chart for each schedule, table and training that has numbers, the longest schedule first."""
+    title, attacked = "Tables 7 and 8 beside the paper’s", under_attack(found)
+    scales = sorted({scale for result in attacked for scale in scales_of(result)}, reverse=True)
+    if not scales:
         return Picture("attacks", title, TOLD, missing=("No network of Tables 7 and 8 is attacked yet.",))
-    title += "" if scale == 1 else f", schedules × {scale:g}"
-    fewer = sorted({images for each in under_attack(found) for its, images in each.shorter if its == scale and images})
+    fewer = sorted({images for each in attacked for _, images in each.shorter if images})
     told = f"{TOLD} Under attack are the first {' or '.join(f'{each:,}' for each in fewer)} test images." if fewer else TOLD
     charts = []
-    for name, box in BOXES.items():
+    for scale, (name, box) in product(scales, BOXES.items()):
         for training in dict.fromkeys(row.partition(", ")[0] for row in TABLES[name].rows):
             made = chart(found, TABLES[name], box, training, scale)
             charts += [made] if made else []
     return Picture("attacks", title, told, tuple(charts))
-
-
-def longest(found: Collected) -> float | None:
-    """The scale of the longest schedule whose networks were attacked; None where there are none."""
-    return max((scale for result in under_attack(found) for scale in scales_of(result)), default=None)
 
 
 def under_attack(found: Collected) -> list[Result]:
@@ -72,6 +68,7 @@ def chart(found: Collected, table: Table, box: str, training: str, scale: float)
     if not attacked:
         return None
     title = f"Table {table.number}, {box}, {training.replace('Natural', 'natural')}"
+    title += "" if scale == 1 else f", schedules\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}{scale:g}"
     places = Axis("operator", ticks=tuple((float(at), column) for at, column in enumerate(table.columns)),
                   reach=(-0.5, len(table.columns) - 0.5))  # fmt: skip
     alt = f"{title}: accuracy in percent beside the paper’s. Ours, {'; '.join(told)}"
