@@ -275,7 +275,8 @@ def steepest(operator, radius, weight_norm, count=160):
         r = torch.logspace(*norms, count, dtype=torch.float64)[:, None]
         theta = torch.linspace(*angles, count + 1, dtype=torch.float64)
         x = torch.stack([r * theta.cos(), r * theta.sin()], -1).requires_grad_()
-        y = functional.decoupled_linear(x, w, operator, rho=radius if operator.has_radius else None, mean_norm=1.0)
+        measure = {"rho": radius, "mean_norm": 1.0} if operator.has_radius else {}
+        y = functional.decoupled_linear(x, w, operator, **measure)
         steep = torch.autograd.grad(y.sum(), x)[0].norm(dim=-1)
         best = max(best, steep.max().item())
         row, column = divmod(int(steep.argmax()), count + 1)
