@@ -19,15 +19,17 @@ Sizes = int | Sequence[int]
 Taken = tuple[Tensor, Patches, Callable[[Tensor], Tensor]]
 
 
-def expand(name: str, sizes: Sizes, dims: int) -> Shape:
-    """One number for every dimension, or a number for each; no window is empty, and no step too."""
-    several = tuple(sizes) if isinstance(sizes, Sequence) else (sizes,)
-    expanded = tuple(index(size) for size in several) * (dims if len(several) == 1 else 1)
+def expand(name: str, given: Sizes, dims: int) -> Shape:
+    """One number for every dimension, or a number for each; padding may be 0, all else is 1 or more."""
+    sizes = given
+    if type(sizes) is not tuple:  # a layer's own are tuples already, and this is on the way of every call
+        sizes = tuple(map(index, sizes if isinstance(sizes, Sequence) else (sizes,)))
+    expanded: Shape = sizes * dims if len(sizes) == 1 else sizes
     if len(expanded) != dims:
-        raise ValueError(f"{name} takes one number or {dims}, got {sizes!r}")
+        raise ValueError(f"{name} takes one number or {dims}, got {given!r}")
     least = 0 if "padding" in name else 1
     if min(expanded, default=least) < least:
-        raise ValueError(f"{name} is {least} or more, got {sizes!r}")
+        raise ValueError(f"{name} is {least} or more, got {given!r}")
     return expanded
 
 
@@ -128,10 +130,11 @@ Geometry = Windows | Rows
 
 def refuse_small(size: Shape, patches: Convolution) -> None:
     """Raise ValueError where an input is smaller than one window."""
-    padded = tuple(length + 2 * pad for length, pad in zip(size, patches.padding, strict=True))
-    spans = tuple(gap * (taps - 1) + 1 for gap, taps in zip(patches.dilation, patches.kernel, strict=True))
-    if any(length < span for length, span in zip(padded, spans, strict=True)):
-        raise ValueError(f"an input of {padded} positions, padding included, is smaller than a window of {spans}")
+    for length, pad, gap, taps in zip(size, patches.padding, patches.dilation, patches.kernel, strict=True):
+        if length + 2 * pad < gap * (taps - 1) + 1:
+            padded = tuple(length + 2 * pad for length, pad in zip(size, patches.padding, strict=True))
+            window = tuple(gap * (taps - 1) + 1 for gap, taps in zip(patches.dilation, patches.kernel, strict=True))
+            raise ValueError(f"an input of {padded} positions, padding included, is smaller than a window of {window}")
 
 
 def squeeze(y: Tensor) -> Tensor:
