@@ -18,6 +18,7 @@ from dcnets.naming import choose, refuse_unknown
 from dcnets.operator import Operator
 from dcnets.options import DEFAULTS, LEARNABLE, RADIUS_FLOOR, Options, Raw, radius_of, spelled_out
 from dcnets.patches import normalise, patch_norm, scale_filters
+from dcnets.precision import kept_wide
 from dcnets.processes import SharedMean
 from dcnets.reference import mean
 from dcnets.settling import Tensors
@@ -279,11 +280,8 @@ class Decoupled(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Decoupled:
         """Move or convert as torch does, but keep the running mean in float32 or better."""
-        kept = self._buffers.get("running_norm")
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        moved = self._buffers.get("running_norm")
-        if kept is not None and moved is not None and moved.dtype in (torch.float16, torch.bfloat16):
-            self.running_norm = kept.to(device=moved.device, dtype=torch.float32)
+        with kept_wide(self, ["running_norm"]):
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
     def extra_repr(self) -> str:

@@ -15,6 +15,7 @@ from dcnets.dispatch import respond_settled, respond_settled_with
 from dcnets.geometry import Geometry
 from dcnets.kernels.response import Behind, Response
 from dcnets.piecewise import Piecewise
+from dcnets.precision import kept_wide
 from dcnets.reference import Formula
 from dcnets.registry import Value
 from dcnets.settling import formula_of, settle
@@ -93,12 +94,8 @@ class Frozen(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Frozen:
         """Move or convert as torch does, but keep the values in float32 or better, as the layer keeps its mean norm."""
-        kept = {name: self._buffers[f"value_{name}"] for name in self.names}
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, value in kept.items():
-            moved = self._buffers[f"value_{name}"]
-            if moved is not None and value is not None and moved.dtype in (torch.float16, torch.bfloat16):
-                self._buffers[f"value_{name}"] = value.to(device=moved.device, dtype=torch.float32)
+        with kept_wide(self, [f"value_{name}" for name in self.names]):
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
     def extra_repr(self) -> str:
