@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import call, environment, ok, refused
 from studied import QUICK as LEARNED
 
@@ -209,8 +210,10 @@ def test_accuracies_under_attack_are_measured_and_shown(tiny, monkeypatch):
         "dcnets.experiments.reproduce.plan.make.__kwdefaults__", plan.make.__kwdefaults__ | {"get": short.get}
     )
     command = ("reproduce", "table7", "--threads", "1", "--device", "cpu", "--images", "40")
+    torch.set_num_threads(2)
     result = call(*command)
     assert result.exit_code == 0, result.stderr
+    assert torch.get_num_threads() == 1  # attacks have as many threads as runs
     assert "attacks: 1 measurements to do, in about" in result.stderr
     (line,) = results.read(Path("results/attacks.jsonl"))
     fgsm, bim = (100 * each["accuracy"] for each in line["attacks"])

@@ -68,6 +68,14 @@ def test_commit(clone, monkeypatch):
     assert results.commit(folder / "package") == f"{head}-dirty"
 
 
+def test_a_process_tells_the_code_that_it_began_with(monkeypatch):
+    heads = iter(["first", "second"])
+    monkeypatch.setattr(results, "commit", lambda: next(heads))
+    results.own_commit.cache_clear()
+    assert [results.environment("cpu")["commit"] for _ in range(2)] == ["first", "first"]
+    results.own_commit.cache_clear()
+
+
 def test_no_commit_outside_a_clone(clone, tmp_path_factory, monkeypatch):
     assert results.commit(tmp_path_factory.mktemp("outside")) is None
     installed = clone[0] / ".venv" / "dcnets"

@@ -1,6 +1,7 @@
 """`fit`: it learns, goes on where it was to the last bit, stops when told, and says when and where it diverged."""
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -308,22 +309,52 @@ def test_a_rate_far_too_high_diverges(digits):
 
 
 class Silent(nn.Module):
-    """Answers every image alike."""
+    """Answers every image alike for the first batches of training; `heard_in` training or evaluation, it is always heard."""
+
+    def __init__(self, batches=math.inf, heard_in=None):
+        super().__init__()
+        self.left, self.heard_in = batches, heard_in
 
     def forward(self, x):
-        return 0 * x
+        if self.training:
+            self.left -= 1
+        return x if self.left < 0 or self.heard_in == self.training else 0 * x
+
+
+def silenced(digits, recipe, folder=None, **how):
+    return trained(digits, recipe, model=nn.Sequential(*tiny_model(), Silent(**how)), folder=folder)[1]
+
+
+def test_three_epochs_in_which_every_image_gets_the_same_answer_end_a_run(digits, tmp_path):
+    recipe = tiny_recipe(iterations=40)
+    outcome = silenced(digits, recipe, tmp_path)
+    assert outcome.divergence == "from update 0 to 24 every image got the same answer: no signal passes, and no gradient"
+    assert (outcome.steps, outcome.updates, outcome.scores.alike) == (24, 24, True)
+    assert [row["silent"] for row in outcome.history] == [True, True, True]
+    again = silenced(digits, recipe, tmp_path)
+    assert (again.divergence, again.updates) == (outcome.divergence, 0)
+
+
+def test_silence_goes_on_over_a_stop(digits, tmp_path):
+    recipe = tiny_recipe(iterations=40)
+    model = nn.Sequential(*tiny_model(), Silent())
+    with pytest.raises(StoppedError):
+        fit(model, StopAt(tiny_source(digits, recipe), 18), recipe, tiny_test(digits), folder=tmp_path, settings=QUIET)
+    assert silenced(digits, recipe, tmp_path).steps == 24
+
+
+@pytest.mark.parametrize("how", [{"batches": 15}, {"heard_in": True}, {"heard_in": False}])
+def test_a_network_that_is_heard_at_times_goes_on(digits, how):
+    assert silenced(digits, tiny_recipe(iterations=40), **how).steps == 40
 
 
 def test_a_run_that_ends_no_better_than_a_guess_has_not_converged(digits, tmp_path):
-    def run(folder=None, **changes):
-        silent = nn.Sequential(*tiny_model(), Silent())
-        return trained(digits, tiny_recipe(**changes), model=silent, folder=folder)[1]
-
-    outcome = run(tmp_path)
+    two_epochs = tiny_recipe(iterations=16)
+    outcome = silenced(digits, two_epochs, tmp_path)
     right = f"{outcome.scores.top1:.2%}"
-    assert outcome.divergence == f"after 24 updates {right} of the test images are right, as by a blind guess"
-    assert run(tmp_path).divergence == outcome.divergence  # and says so again
-    assert run(iterations=7).divergence is None  # less than an epoch says nothing
+    assert outcome.divergence == f"after 16 updates {right} of the test images are right, as by a blind guess"
+    assert silenced(digits, two_epochs, tmp_path).divergence == outcome.divergence  # and says so again
+    assert silenced(digits, tiny_recipe(iterations=7)).divergence is None  # less than an epoch says nothing
 
 
 @pytest.mark.parametrize(("right", "guessed"), [(100, True), (129, True), (130, False), (9900, False)])

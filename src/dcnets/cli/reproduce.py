@@ -144,8 +144,9 @@ def reproduce(
     failed = {**absent, **outcome.failed}
     lanes = engine.lanes if engine_name == "local" else 1
     weak = attack(
-        planned(), beside_file(results_file), data_folder, where.device, images, quiet=quiet or as_json, jobs=lanes
-    )
+        planned(), beside_file(results_file), data_folder, where.device, images, quiet=quiet or as_json, jobs=lanes,
+        threads=threads,
+    )  # fmt: skip
     if as_json:
         click.echo(json.dumps(reproduced.described(planned(), outlook, failed)))
     else:
@@ -161,8 +162,9 @@ def reproduce(
 
 
 def attack(
-    plan: Plan, file: Path, data_folder: Path | None, device: str, images: int | None, *, quiet: bool, jobs: int
-) -> dict[str, str]:
+    plan: Plan, file: Path, data_folder: Path | None, device: str, images: int | None, *, quiet: bool, jobs: int,
+    threads: int | None,
+) -> dict[str, str]:  # fmt: skip
     """Measure the accuracies under attack that have no line yet; what is told of those that fail."""
     from dcnets.experiments.reproduce import attacked
 
@@ -176,6 +178,8 @@ def attack(
         count = len(plan.unmeasured)
         err(f"{count} accuracies under attack are not measured: this machine has no GPU; dcnets study does it on one")
         return {}
+    if threads is not None:
+        torch.set_num_threads(jobs * threads)
     tasks, told = attacked.tasks(plan, images)
     for each in told:
         err(each)

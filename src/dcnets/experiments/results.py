@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -36,13 +37,19 @@ def environment(device: str | None = None) -> dict[str, str | None]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "dcnets": dcnets.__version__,
-        "commit": commit(),
+        "commit": own_commit(),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
         "triton": version("triton"),
         "device": torch.cuda.get_device_name(device) if on_gpu else processor(),
     }
+
+
+@cache
+def own_commit() -> str | None:
+    """The commit of this process's code: what it was when first asked, as a clone may move on under a long run."""
+    return commit()
 
 
 def commit(package: Path = PACKAGE) -> str | None:

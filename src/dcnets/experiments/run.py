@@ -39,6 +39,7 @@ def run(
     `stream_options` go to `data.stream` where the recipe's data is a stream.
     """
     settings = settings or Settings()
+    results.own_commit()  # now: at the run's end the clone may hold other code
     with join(chosen_device(device)) as (team, place):
         if place.type == "cuda":
             tune_gpu()

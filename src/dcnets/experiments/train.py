@@ -18,7 +18,7 @@ from dcnets.experiments import checkpoint
 from dcnets.experiments.averages import Averages
 from dcnets.experiments.data.source import Source
 from dcnets.experiments.distributed import Team
-from dcnets.experiments.evaluate import Scores, evaluate
+from dcnets.experiments.evaluate import Scores, as_by_guess, evaluate
 from dcnets.experiments.metrics import Metrics
 from dcnets.experiments.optimizer_state import flatten_optimizer, restore_optimizer
 from dcnets.experiments.progress import Progress
@@ -34,6 +34,8 @@ from dcnets.optim import projectable
 Batches = Iterable[tuple[Tensor, Tensor]]
 LOOK = 0.5
 """Seconds from one look at the totals, which waits for the device, to the next."""
+SILENCE = 3
+"""Epochs of answers that do not depend on the image, after which a run has ended: what has no signal has no gradient."""
 LOOK_TOGETHER = 20
 """Updates from one agreement of several processes to the next on whether to look, save or stop."""
 
@@ -47,7 +49,8 @@ def fit(
 
     `test()` yields the test set in batches. With a `folder` the run writes metrics and checkpoints there, and goes on from
     the newest checkpoint if there is one. Ctrl-C or SIGTERM saves and raises `StoppedError`. A loss that is not finite ends
-    the run; `Outcome.divergence` then tells where, and of a run that ended no better than a guess that it did.
+    the run, and so do three epochs of answers that are the same for every image; `Outcome.divergence` then tells where, and
+    of a run that ended no better than a guess that it did.
     """
     with watched() as wish:
         training = Training(
@@ -113,7 +116,7 @@ class Training:
         return Outcome(self.recipe, self.step, self.scores, self.history, self.seconds, preparation, divergence, updates)
 
     def walk(self, wish: Wish) -> str | None:
-        """Update after update; what is told of a loss that is not finite, or None at the end."""
+        """Update after update; what is told of a loss that is not finite or of silence, or None at the end."""
         self.model.train()
         self.mark = looked = saved = time.perf_counter()
         self.source.begin(*divmod(self.step, self.source.batches))
@@ -137,6 +140,9 @@ class Training:
                     return divergence
             if tests:
                 self.examine()
+                if divergence := self.silent():
+                    self.save(divergence)
+                    return divergence
             if save or stop or self.step == self.total:
                 self.save()
                 saved = time.perf_counter()
@@ -149,6 +155,13 @@ class Training:
         if self.scores is None or not self.scores.guessed or self.step < self.source.batches:
             return None
         return f"after {self.step:,} updates {self.scores.top1:.2%} of the test images are right, as by a blind guess"
+
+    def silent(self) -> str | None:
+        """What is told of a network that has answered every image alike, in all tests of the last epochs; else None."""
+        heard = max((row["step"] for row in self.history if not row.get("silent")), default=0)
+        if self.step - heard < SILENCE * self.source.batches:
+            return None
+        return f"from update {heard:,} to {self.step:,} every image got the same answer: no signal passes, and no gradient"
 
     def agreed(self, *wishes: bool) -> tuple[bool, ...]:
         """What any process wishes, asked now and then; a process alone need not ask."""
@@ -187,9 +200,12 @@ class Training:
         if self.test is not None and self.team.leads:
             self.scores = evaluate(self.model, self.test(), self.precision)
             row |= {f"test_{name}": getattr(self.scores, name) for name in ("top1", "top5", "loss")}
+            if self.scores.alike and as_by_guess(row["accuracy"], images, self.scores.classes):
+                row["silent"] = True
             if not self.settings.quiet:
                 self.progress.note(told(row))
-        self.team.wait()
+        if self.team.any("silent" in row)[0]:
+            row["silent"] = True
         row["seconds"] = self.seconds
         self.history.append({"step": self.step, **row})
         if self.metrics:
