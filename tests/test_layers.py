@@ -860,11 +860,31 @@ def test_a_layer_is_not_of_the_type_that_folders_and_quantisers_look_for(kind, a
     assert not isinstance(kind(*arguments), TWINS[kind])
 
 
-class LeafTracer(torch.fx.Tracer):
-    """Records a decoupled layer as one call, as every module of torch is recorded."""
+@pytest.mark.parametrize("freezes", [False, True])
+@pytest.mark.parametrize(("kind", "arguments", "shape"), SMALL)
+def test_a_symbolic_trace_has_a_layer_as_one_call(kind, arguments, shape, freezes):
+    model = nn.Sequential(kind(*arguments), nn.ReLU()).eval()
+    model = dcnets.freeze(model) if freezes else model
+    traced = torch.fx.symbolic_trace(model)
+    assert [node.op for node in traced.graph.nodes] == ["placeholder", "call_module", "call_module", "output"]
+    x = torch.randn(*shape)
+    assert torch.equal(traced(x), model(x))
+    assert torch.equal(traced(input=x), model(x))
 
-    def is_leaf_module(self, module, qualified_name):
-        return type(module).__module__.startswith("dcnets") or super().is_leaf_module(module, qualified_name)
+
+def test_a_symbolic_trace_has_the_named_arguments_of_a_layer():
+    class Up(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = DecoupledConvTranspose2d(2, 3, 3, stride=2)
+
+        def forward(self, x):
+            return self.conv(input=x, output_size=[10, 10])
+
+    model, x = Up().eval(), torch.randn(1, 2, 4, 4)
+    traced = torch.fx.symbolic_trace(model)
+    assert traced(x).shape == (1, 3, 10, 10)
+    assert torch.equal(traced(x), model(x))
 
 
 def test_the_conv_bn_folder_of_fx_folds_an_ordinary_convolution_and_leaves_ours():
@@ -876,7 +896,7 @@ def test_the_conv_bn_folder_of_fx_folds_an_ordinary_convolution_and_leaves_ours(
     for seed in range(3):
         model(torch.randn(4, 4, 7, 7, generator=torch.Generator().manual_seed(seed)) * 3)
     model.eval()
-    traced = torch.fx.GraphModule(model, LeafTracer().trace(model))
+    traced = torch.fx.symbolic_trace(model)
     folded = fuse(traced, no_trace=True)
     kinds = [type(module) for module in folded.modules() if not list(module.children())]
     assert kinds.count(DecoupledConv2d) == kinds.count(nn.Conv2d) == kinds.count(nn.BatchNorm2d) == 1

@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import dcnets
 from dcnets import models
 from dcnets.decoupled import Decoupled
+from dcnets.fusing import fuse
 from dcnets.losses import NormalisedClassifier
 from dcnets.models.catalogue import NETWORKS
 
@@ -446,6 +447,18 @@ def test_it_compiles_in_one_graph(name, operator):
     compiled = torch.compile(network, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(x), network(x), rtol=1e-5, atol=1e-5)
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("fuses", [False, True])
+@pytest.mark.parametrize("name", models.names())
+def test_a_symbolic_trace_has_every_layer_under_its_name(name, fuses):
+    network = narrow(name, operator="tanh-cosine").eval()
+    network = fuse(network) if fuses else network
+    traced = torch.fx.symbolic_trace(network)
+    called = {node.target for node in traced.graph.nodes if node.op == "call_module"}
+    assert {path for path, module in network.named_modules() if isinstance(module, Decoupled)} <= called
+    x = images(name, batch=2)
+    assert torch.equal(traced(x), network(x))
 
 
 @pytest.mark.parametrize("name", models.names())

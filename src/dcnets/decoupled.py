@@ -22,7 +22,7 @@ from dcnets.precision import kept_wide
 from dcnets.processes import SharedMean
 from dcnets.reference import mean
 from dcnets.settling import Tensors
-from dcnets.surroundings import in_transform, is_vmapped
+from dcnets.surroundings import in_transform, is_vmapped, one_call
 
 K_FLOOR = 0.05
 """k = |v| + K_FLOOR, v being the parameter."""
@@ -152,6 +152,7 @@ class Decoupled(nn.Module):
         """How patches are taken from an input."""
         raise NotImplementedError
 
+    @one_call
     def forward(self, input: Tensor) -> Tensor:
         return self.respond(input, self.geometry)
 

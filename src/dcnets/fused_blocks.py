@@ -16,6 +16,7 @@ from dcnets.freezing import Frozen
 from dcnets.kernels.response import Behind, Response
 from dcnets.linking import NOTHING_KNOWN, Known, Link, Wants, hooked, in_turn, linked_in_turn, wants_of
 from dcnets.settling import is_convolution
+from dcnets.surroundings import symbolic
 from dcnets.tracking import Seen
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -69,7 +70,8 @@ class FusedBlock(nn.Sequential, Link):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.alone(x)
+        y: Tensor = in_turn(self, x) if symbolic(x) else self.alone(x)
+        return y
 
     def wants(self) -> Wants:
         """The sums of squares."""
@@ -134,7 +136,7 @@ class FusedSequence(nn.Sequential, Link):
     """A sequence whose blocks speak to each other, be they modules of their own or some of its modules in a row."""
 
     def forward(self, x: Any) -> Any:
-        return in_turn(self.parts(), x)
+        return in_turn(self if symbolic(x) else self.parts(), x)
 
     def wants(self) -> Wants:
         """What its first part would like to know."""

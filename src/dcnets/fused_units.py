@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from dcnets.fused_blocks import FusedBlock, parts_of
 from dcnets.linking import NOTHING_KNOWN, Known, Link, Wants, hooked, linked_in_turn
+from dcnets.surroundings import symbolic
 from dcnets.tracking import Seen
 
 
@@ -77,7 +78,7 @@ class FusedUnit(Link):
     _modules: dict[str, nn.Module | None]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.alone(x)
+        return super().forward(x) if symbolic(x) else self.alone(x)  # type: ignore[misc]
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return revived, (self.original,), vars(self)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from dcnets.surroundings import symbolic
 from dcnets.tracking import Seen
 
 
@@ -53,6 +55,8 @@ class Link:
 
 def in_turn(modules: Iterable[nn.Module | None], x: Any) -> Any:
     """What comes out of modules one after the other."""
+    if symbolic(x):
+        return reduce(lambda y, module: y if module is None else module(y), modules, x)
     seen = Seen()
     y, _ = linked_in_turn(modules, x, NOTHING_KNOWN, seen, NOTHING_WANTED)
     seen.average_in()

@@ -1,14 +1,19 @@
-"""What torch is doing around a call: autocast, torch.compile, the transforms of torch.func, forward mode."""
+"""What torch is doing around a call: autocast, torch.compile, torch.fx, the transforms of torch.func, forward mode."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.fx import Proxy
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+Forward = TypeVar("Forward", bound=Callable[..., Any])
 
 
 def matched(x: Tensor, weight: Tensor) -> Tensor:
@@ -64,6 +69,24 @@ def written_down(x: Tensor) -> bool:
 def traced() -> bool:
     """Whether torch.jit.trace or make_fx writes down every operation, which is to stand for other inputs too."""
     return torch._C._get_tracing_state() is not None or get_proxy_mode() is not None
+
+
+def symbolic(x: Any) -> bool:
+    """Whether x is a symbol of `torch.fx.symbolic_trace`, of which nothing is known."""
+    return isinstance(x, Proxy)
+
+
+def one_call(forward: Forward) -> Forward:
+    """A module's forward that `torch.fx.symbolic_trace` writes down as one call of the module, as it does torch's own."""
+
+    @wraps(forward)
+    def called(module: Any, *inputs: Any, **named: Any) -> Any:
+        symbol: Any = next(filter(symbolic, (*inputs, *named.values())), None)
+        if symbol is None:
+            return forward(module, *inputs, **named)
+        return symbol.tracer.create_proxy("call_module", symbol.tracer.path_of_module(module), inputs, named)
+
+    return cast(Forward, called)
 
 
 def is_vmapped(t: Tensor) -> bool:
