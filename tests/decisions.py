@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from torch import nn
 from torch.nn import functional as F
 
-from dcnets.fused_blocks import FusedBlock
+from dcnets.fusing.blocks import FusedBlock
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from tiny import tiny_data, tiny_model, tiny_recipe, tiny_source, tiny_test
 from dcnets import dispatch, functional
 from dcnets.experiments.settings import Settings
 from dcnets.experiments.train import fit
-from dcnets.fused_blocks import FusedBlock
 from dcnets.fusing import fuse
+from dcnets.fusing.blocks import FusedBlock
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu trains as it is")

@@ -9,9 +9,9 @@ from torch import nn
 
 import dcnets
 from dcnets import dispatch, functional
-from dcnets.fused_blocks import FusedBlock
-from dcnets.fused_units import LAYOUTS, FusedUnit
 from dcnets.fusing import fuse
+from dcnets.fusing.blocks import FusedBlock
+from dcnets.fusing.units import LAYOUTS, FusedUnit
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has the units themselves")

@@ -30,9 +30,9 @@ from torch._dynamo.backends.common import aot_autograd
 
 import dcnets
 from dcnets import dispatch, functional, models
-from dcnets.fused_blocks import FusedBlock, FusedSequence
-from dcnets.fused_units import FusedUnit
 from dcnets.fusing import fuse
+from dcnets.fusing.blocks import FusedBlock, FusedSequence
+from dcnets.fusing.units import FusedUnit
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs these programs as they are")

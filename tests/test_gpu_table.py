@@ -24,7 +24,7 @@ from dcnets.experiments.gpu_table.jobs import Job
 from dcnets.experiments.gpu_table.rows import PLAIN, ROWS, TANH
 from dcnets.experiments.gpu_table.shown import met
 from dcnets.freezing import Frozen
-from dcnets.fused_blocks import FusedBlock
+from dcnets.fusing.blocks import FusedBlock
 from dcnets.models import create
 
 CPU = torch.device("cpu")

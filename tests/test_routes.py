@@ -9,9 +9,9 @@ import torch
 from fused_cases import CHAINS, UNITS, assert_close, conv_block, results
 from torch import nn
 
-from dcnets import dispatch, functional, routes
-from dcnets.fused_blocks import FusedBlock
-from dcnets.fusing import fuse
+from dcnets import dispatch, functional
+from dcnets.fusing import fuse, routes
+from dcnets.fusing.blocks import FusedBlock
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs these programs as they are")

@@ -14,9 +14,9 @@ from fused_cases import CANCELLED, far_from, gradients
 
 from dcnets import DecoupledConv2d, convert, freeze, pretrained_select
 from dcnets.decoupled import Decoupled
-from dcnets.fused_blocks import FusedBlock, FusedSequence
-from dcnets.fused_units import FusedUnit
 from dcnets.fusing import fuse
+from dcnets.fusing.blocks import FusedBlock, FusedSequence
+from dcnets.fusing.units import FusedUnit
 
 timm = pytest.importorskip("timm")
 models = pytest.importorskip("torchvision").models

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from dcnets.linking import in_turn
+from dcnets.fusing.links import in_turn
 from dcnets.surroundings import symbolic
 
 

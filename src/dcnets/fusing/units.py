@@ -6,10 +6,10 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
-from dcnets.fused_blocks import FusedBlock, parts_of
-from dcnets.linking import NOTHING_KNOWN, Known, Link, Wants, hooked, linked_in_turn
+from dcnets.fusing.blocks import FusedBlock, parts_of
+from dcnets.fusing.links import NOTHING_KNOWN, Known, Link, Wants, hooked, linked_in_turn
+from dcnets.fusing.tracking import Seen
 from dcnets.surroundings import symbolic
-from dcnets.tracking import Seen
 
 
 class Layout(NamedTuple):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from dcnets.fused_blocks import FusedBlock, FusedSequence, fit
-from dcnets.fused_units import FusedUnit, kind_of
+from dcnets.fusing.blocks import FusedBlock, FusedSequence, fit
+from dcnets.fusing.units import FusedUnit, kind_of
 
 
 def fuse(model: nn.Module) -> nn.Module:

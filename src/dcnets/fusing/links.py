@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from dcnets.fusing.tracking import Seen
 from dcnets.surroundings import symbolic
-from dcnets.tracking import Seen
 
 
 class Known(NamedTuple):

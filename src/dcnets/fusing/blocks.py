@@ -9,15 +9,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from dcnets import routes
 from dcnets.conversion import is_itself
 from dcnets.decoupled import Decoupled
 from dcnets.freezing import Frozen
+from dcnets.fusing import routes
+from dcnets.fusing.links import NOTHING_KNOWN, Known, Link, Wants, hooked, in_turn, linked_in_turn, wants_of
+from dcnets.fusing.tracking import Seen
 from dcnets.kernels.response import Behind, Response
-from dcnets.linking import NOTHING_KNOWN, Known, Link, Wants, hooked, in_turn, linked_in_turn, wants_of
 from dcnets.settling import is_convolution
 from dcnets.surroundings import symbolic
-from dcnets.tracking import Seen
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from dcnets import dispatch
+from dcnets.fusing.links import hooked
 from dcnets.kernels.response import Response
-from dcnets.linking import hooked
 from dcnets.surroundings import pure_torch_needed, written_down
 
 Given = tuple[Tensor | None, ...]
