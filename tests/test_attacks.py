@@ -613,7 +613,7 @@ def refused(model, x, y):
     return {
         "no module": (lambda: attacks.fgsm(model.forward, x, y, eps=0.1), TypeError, "torch.nn.Module, got method"),
         "bytes": (lambda: fgsm((255 * x).byte(), y), TypeError, r"got torch.uint8; of bytes take x.float\(\) / 255"),
-        "a list": (lambda: fgsm([1.0], y), TypeError, "got list"),
+        "a list": (lambda: fgsm([1.0], y), TypeError, r"got list; make it one with torch.as_tensor\(x\)"),
         "normalised": (lambda: fgsm(2 * x - 1, y), ValueError, r"from -1 to 1, expected \[0, 1\].*attacks.Normalised"),
         "NaN": (lambda: fgsm(x * torch.nan, y), ValueError, "from nan to nan"),
         "just above": (lambda: fgsm(x + (1 + 1e-6 - x.max()), y), ValueError, r"to 1\.00000\d+, expected \[0, 1\]"),
@@ -624,7 +624,7 @@ def refused(model, x, y):
         "targeted a tensor": (lambda: fgsm(x, y, targeted=y > 3), TypeError, "targeted is True or False"),
         "a start by a word": (lambda: iterate(random_start="no"), TypeError, "random_start is True or False"),
         "float labels": (lambda: fgsm(x, y.float()), TypeError, r"got torch.float32; convert with .long\(\)"),
-        "label list": (lambda: fgsm(x, y.tolist()), TypeError, "got list"),
+        "label list": (lambda: fgsm(x, y.tolist()), TypeError, r"got list; make it one with torch.as_tensor\(y\)"),
         "one-hot labels": (lambda: fgsm(x, F.one_hot(y, 10)), ValueError, r"shape \(24, 10\), expected \(24,\)"),
         "few labels": (lambda: fgsm(x, y[:5]), ValueError, r"shape \(5,\), expected \(24,\)"),
         "a class too high": (lambda: fgsm(x, y + 5), ValueError, "y has class 14, but the model knows 0 to 9"),

@@ -109,6 +109,13 @@ def test_the_standard_is_what_most_runs_have_and_the_newest_of_as_many():
     assert "No line is a whole run" in summary.standard(of())
 
 
+def test_runs_of_several_devices_are_told_with_their_numbers():
+    one = of(run_line(SEG, 25.0, device="a GPU"))
+    assert "in bfloat16, done on a GPU." in summary.standard(one)
+    several = of(*(run_line(SEG, 25.0, seed=seed, device="a CPU" if seed == 1 else "a GPU") for seed in range(3)))
+    assert "in bfloat16, done 2 on a GPU, 1 on a CPU." in summary.standard(several)
+
+
 def test_a_network_that_did_not_converge():
     found = of(run_line(PLAIN, 26.0), run_line(PLAIN, "N/C", seed=1), run_line(SEG, "N/C"))
     assert ours(at(found, "Baseline")) == "26.00, 1 × N/C"

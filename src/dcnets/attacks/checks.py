@@ -26,11 +26,17 @@ def device_of(model: nn.Module, x: Tensor) -> torch.device:
     return next(model.parameters(), x).device
 
 
+def mistaken(name: str, value: object, expected: str, remedy: str) -> TypeError:
+    """The error for a tensor of another type, which `remedy` mends, or for what is no tensor."""
+    if isinstance(value, Tensor):
+        return TypeError(f"{name} is {expected}, got {value.dtype}; {remedy}")
+    return TypeError(f"{name} is {expected}, got {type(value).__name__}; make it one with torch.as_tensor({name})")
+
+
 def check_images(x: Tensor) -> None:
     """Refuse what is no batch of images in [0, 1]."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
-        kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise TypeError(f"x is a floating-point tensor of images in [0, 1], got {kind}; of bytes take x.float() / 255")
+        raise mistaken("x", x, "a floating-point tensor of images in [0, 1]", "of bytes take x.float() / 255")
     if x.dim() < 2:
         raise ValueError(f"x has shape {tuple(x.shape)}, expected one image or more (n, …); add a batch of one with x[None]")
     if x.numel() == 0:
@@ -57,8 +63,7 @@ def checked_images(x: Tensor) -> Tensor:
 def checked_labels(y: Tensor, x: Tensor) -> Tensor:
     """A copy of y as int64 where x is, after a look at type and shape."""
     if not isinstance(y, Tensor) or y.dtype not in INTEGERS:
-        kind = y.dtype if isinstance(y, Tensor) else type(y).__name__
-        raise TypeError(f"y is a tensor of class numbers of an integer type, got {kind}; convert with .long()")
+        raise mistaken("y", y, "a tensor of class numbers of an integer type", "convert with .long()")
     if y.shape != x.shape[:1]:
         raise ValueError(f"y has shape {tuple(y.shape)}, expected ({len(x)},): one class number for each image")
     return y.detach().to(x.device, torch.long, copy=True)

@@ -9,6 +9,7 @@ from dcnets.experiments.report.cells import Collected
 from dcnets.experiments.report.claims import STATUSES
 from dcnets.experiments.report.paper_claims import CLAIMS
 from dcnets.experiments.report.rule import judge
+from dcnets.experiments.reproduce.lines import Line
 
 SPOKEN = {
     "holds": ("holds", "hold"), "partly": ("holds partly", "hold partly"), "does not hold": ("does not hold", "do not hold"),
@@ -30,10 +31,23 @@ def statuses(found: Collected) -> dict[str, int]:
     return {status: seen[status] for status in STATUSES if seen[status]}
 
 
+def lines_of_runs(found: Collected) -> list[Line]:
+    """The lines of the runs that count, without those of attacks."""
+    return [each.line for each in found.samples if "top1_error" in each.line]
+
+
+def places(found: Collected) -> str:
+    """Where the runs that count were done; where on several devices, how many on each."""
+    devices = Counter(str(line["device"]) for line in lines_of_runs(found) if line.get("device"))
+    if len(devices) == 1:
+        return f"on {next(iter(devices))}"
+    return ", ".join(f"{count} on {device}" for device, count in devices.most_common())
+
+
 def tally(found: Collected) -> str:
     """How much is run and what agrees."""
     can, done, colours = counts(found)
-    runs = sum("top1_error" in each.line for each in found.samples)
+    runs = len(lines_of_runs(found))
     agree, differ = colours["green"], colours["red"]
     cells = f"{done} of the {can} cells that can be run are run, {runs} runs in all: "
     cells += f"{agree} {'agrees' if agree == 1 else 'agree'} with the paper, {differ} {'does' if differ == 1 else 'do'} not."
@@ -45,8 +59,7 @@ def standard(found: Collected) -> str:
     """What the runs that count share, where they were done, and how many stand apart."""
     if found.standard is None:
         return "No line is a whole run of a cell’s recipe."
-    devices = ", ".join(sorted({str(each.line["device"]) for each in found.samples if each.line.get("device")}))
-    told = f"The tables count runs of dcnets {found.standard.version} in {found.standard.arithmetic}, done on {devices}."
+    told = f"The tables count runs of dcnets {found.standard.version} in {found.standard.arithmetic}, done {places(found)}."
     asides = len(found.asides)
     if asides:
         told += f" {asides} other {'line stands' if asides == 1 else 'lines stand'} apart, each below its table."
