@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -295,3 +296,24 @@ def test_images_of_a_stream_are_taken_from_all_classes(tmp_path):
     x, y = pixels_of(stream, 12)
     assert y.bincount().tolist() == [3, 3, 3, 3]
     assert torch.equal(x[0], torch.tensor([0, 0, 100]).view(3, 1, 1).expand(3, 28, 28) / 255)
+
+
+@pytest.mark.parametrize("option", [("--results", "x.jsonl"), ("--out", "x.svg")])
+def test_a_file_that_cannot_be_written_is_told_before_the_attack(runs, option, monkeypatch):
+    begun = lambda *_, **__: pytest.fail("the attack has begun")
+    monkeypatch.setattr("dcnets.experiments.robustness.evaluation.evaluate", begun)
+    name, file = option
+    Path("taken").touch()
+    told = refused(1, "attack", runs / "plain", "--eps", "0.1,0.2", *STEPS, name, f"taken/{file}")
+    assert "taken: Not a directory" in told
+
+
+def test_what_was_measured_is_shown_and_kept_where_the_picture_fails(runs, monkeypatch):
+    def broken(*_, **__):
+        raise OSError("no picture")
+
+    monkeypatch.setattr("dcnets.experiments.robustness.picture.draw", broken)
+    shown = call("attack", runs / "plain", "--eps", "0.1,0.2", *STEPS, "--out", "x.svg", "--results", "lines.jsonl")
+    assert (shown.exit_code, shown.stderr.splitlines()[-1]) == (1, "error: no picture")
+    assert "right as they are: " in shown.stdout
+    assert len(results.read(Path("lines.jsonl"))) == 1

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -71,6 +72,15 @@ def test_a_line_of_json(runs, batch):
     assert line["top1_error"] == pytest.approx(100 * (1 - scores.top1))
     assert line["top5_error"] == pytest.approx(100 * (1 - scores.top5))
     assert line["loss"] == pytest.approx(scores.loss)
+
+
+def test_a_line_of_json_is_strict_where_the_loss_is_not_a_number(runs, tmp_path):
+    shutil.copytree(runs[0] / "plain", tmp_path / "run")
+    saved = checkpoint.latest(tmp_path / "run")
+    spoiled = {name: t * math.nan if name.endswith("weight") else t for name, t in saved.tensors.items()}
+    checkpoint.save(tmp_path / "run", saved.step, spoiled, saved.state)
+    line = json.loads(ok("evaluate", tmp_path / "run", "--json"), parse_constant=pytest.fail)
+    assert line["loss"] == "nan"
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over_aloud(runs, tmp_path):

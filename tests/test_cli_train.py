@@ -107,6 +107,8 @@ def test_fields_are_read_and_the_rest_stays(arguments, fields, asked):
         ([DIGITS, "--drops", "1,b"], "error: drops is whole numbers above 0, as 100,200, got '1,b'"),
         ([DIGITS, "--fc-relu", "perhaps"], "error: fc_relu is true or false, or none, got 'perhaps'"),
         ([DIGITS, "--batch", "-3"], "error: batch must be above 0, got -3"),
+        ([DIGITS, "--epochs", "inf"], "error: epochs must be finite, got inf"),
+        ([DIGITS, "--evaluate-every", "inf"], "error: evaluate_every must be finite, got inf"),
         ([DIGITS, "--drops", "20,10"], "error: drops must rise, got (20, 10)"),
         ([DIGITS, "--iterations", "3", "--epochs", "2"], "error: give iterations or epochs, the other being none"),
         ([DIGITS, "--rate"], "error: option '--rate' requires an argument"),
@@ -268,6 +270,39 @@ def test_the_same_command_again_goes_on_and_another_recipe_is_refused():
     assert f"rate={recipes.get(DIGITS).rate}" in told
     assert "use another folder or --fresh" in told
     assert "-rate_0.5-batch_32-iterations_3: 3 updates in " in ok(*again, "--rate", "0.5", "--fresh", "--quiet")
+
+
+def test_a_finished_run_whose_line_is_missing_gets_it_and_no_second_one():
+    command = ["train", DIGITS, *SMALL, "--folder", "here", "--quiet"]
+    ok(*command)
+    lines = Path("results/runs.jsonl")
+    (first,) = results.read(lines)
+    ok(*command)
+    assert len(results.read(lines)) == 1
+    lines.unlink()  # as if the process had been killed before it was written
+    ok(*command)
+    ok(*command)
+    (again,) = results.read(lines)
+    changing = dict.fromkeys(("date", "preparation", "commit"))
+    assert {**again, **changing} == {**first, **changing}
+
+
+def test_a_line_that_could_not_be_written_is_told_before_the_training():
+    Path("taken").touch()
+    told = refused(1, "train", DIGITS, *SMALL, "--folder", "here", "--results", "taken/runs.jsonl", "--quiet")
+    assert "taken: Not a directory" in told
+    assert not list(Path("here").glob("*.safetensors"))
+
+
+def test_two_commands_for_one_run_take_turns():
+    command = ["train", DIGITS, *SMALL, "--iterations", "60", "--folder", "here", "--quiet"]
+    both = [start(*command) for _ in range(2)]
+    shown = [process.communicate(timeout=240)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], shown
+    assert sum("here is in use: waiting for process " in each for each in shown) == 1
+    assert len(results.read(Path("results/runs.jsonl"))) == 1
+    steps = [json.loads(line)["step"] for line in Path("here/metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps))
 
 
 def test_a_run_that_diverges_says_so_and_exits_with_3():

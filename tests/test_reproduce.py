@@ -18,10 +18,12 @@ import torch
 from command_line import environment
 
 import dcnets
+from dcnets.cli.reproduce import read_scale
 from dcnets.experiments import checkpoint, data, jsonlines, recipes, results, scaling
+from dcnets.experiments.lock import LOCK, held
 from dcnets.experiments.paper import TABLES, Cell
 from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
-from dcnets.experiments.reproduce import attacked, carry_out, lines, perform, place, plan, timing, warmup
+from dcnets.experiments.reproduce import attacked, carry_out, lines, place, plan, timing, warmup
 from dcnets.experiments.reproduce.local import LOG, PRELOADED, Local
 from dcnets.experiments.reproduce.overall import Overall, progress_of
 from dcnets.experiments.reproduce.perform import Ended, Order
@@ -148,6 +150,11 @@ def test_a_scaled_run_is_another_run(tmp_path):
         0.5,
         0.25,
     ]
+
+
+def test_a_scale_has_no_more_digits_than_the_name_of_its_run_tells():
+    scale = read_scale("0.33333333")
+    assert scale == scaling.scale_of(scaling.scaled_name("plain", scale)) == 0.333333
 
 
 def test_first_weights_come_from_a_run_whose_network_is_there(tmp_path):
@@ -317,7 +324,7 @@ def killer(folder, number=signal.SIGKILL, step=5):
         while time.monotonic() < end:
             at = max(map(checkpoint.step_of, checkpoint.found(folder)), default=0)
             if at >= step:
-                os.kill(int((folder / perform.LOCK).read_text()), number)
+                os.kill(int((folder / LOCK).read_text()), number)
                 killed.append(at)
                 return
             time.sleep(0.005)
@@ -359,21 +366,24 @@ def test_a_line_that_is_there_by_now_is_not_added_again(tmp_path, capsys):
     assert len(results.read(tmp_path / "runs.jsonl")) == 1
 
 
-def test_who_comes_second_waits_for_the_folder(tmp_path):
+def test_who_comes_second_says_so_and_waits_for_the_folder(tmp_path, capsys):
     order = []
 
     def second():
-        with perform.held(tmp_path):
+        with held(tmp_path):
             order.append("second")
 
-    with perform.held(tmp_path):
+    with held(tmp_path):
         thread = threading.Thread(target=second)
         thread.start()
         thread.join(0.2)
         order.append("first")
     thread.join(130)
     assert order == ["first", "second"]
-    assert (tmp_path / perform.LOCK).read_text() == f"{os.getpid()}\n"
+    assert (tmp_path / LOCK).read_text() == f"{os.getpid()}\n"
+    assert capsys.readouterr().err == (
+        f"{tmp_path} is in use: waiting for process {os.getpid()}, whose run this one goes on with\n"
+    )
 
 
 class Scripted:

@@ -198,6 +198,21 @@ def test_a_stopped_run_goes_on_to_the_same_bits(digits, tmp_path, update, number
     assert without_time(lines) == without_time(whole.history)
 
 
+@pytest.mark.parametrize("schedule", ["steps", "cosine"])
+def test_a_run_that_is_stopped_at_the_end_of_its_warm_up_goes_on_at_the_whole_rate(digits, tmp_path, schedule):
+    recipe = tiny_recipe(warmup=10, schedule=schedule, evaluate_every=0.125)
+    undisturbed, whole = trained(digits, recipe)
+    torch.manual_seed(1)
+    source = StopAt(tiny_source(digits, recipe), 9)  # with 9/10 of the rate, and the next update has all of it
+    model = tiny_model()
+    torch.manual_seed(1)
+    with pytest.raises(StoppedError, match="stopped after 9 of 24 updates"):
+        fit(model, source, recipe, tiny_test(digits), folder=tmp_path, settings=QUIET)
+    model, outcome = trained(digits, recipe, folder=tmp_path, model=tiny_model(seed=5))
+    assert same(model, undisturbed)
+    assert without_time(outcome.history) == without_time(whole.history)
+
+
 def without_time(rows):
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
@@ -299,6 +314,16 @@ def test_a_loss_that_is_not_finite_ends_the_run_at_its_step_with_the_weights_bef
     assert saved.state["divergence"] == outcome.divergence
     _, told = trained(digits, recipe, model=nn.Sequential(*tiny_model(), Bomb(11)), folder=tmp_path)
     assert told.divergence == outcome.divergence
+
+
+def test_a_run_that_diverged_stays_so_with_another_number_of_processes(digits, tmp_path):
+    recipe = tiny_recipe(filters="standard")
+    _, outcome = trained(digits, recipe, model=nn.Sequential(*tiny_model(), Bomb(11)), folder=tmp_path)
+    saved = checkpoint.latest(tmp_path)
+    two = {**saved.tensors, "random.cpu": saved.tensors["random.cpu"].repeat(2, 1)}  # as two processes hand it in
+    checkpoint.save(tmp_path, saved.step, two, saved.state)
+    _, again = trained(digits, recipe, model=nn.Sequential(*tiny_model(), Bomb(11)), folder=tmp_path)
+    assert (again.divergence, again.updates) == (outcome.divergence, 0)
 
 
 def test_a_rate_far_too_high_diverges(digits):

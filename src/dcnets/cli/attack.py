@@ -70,6 +70,7 @@ def attack(
     from dcnets.cli import attack_tables as tables
     from dcnets.cli.attacking import Request, opened_subjects, watched
     from dcnets.experiments import jsonlines, results
+    from dcnets.experiments.durable import check_writable
     from dcnets.experiments.robustness import picture
     from dcnets.experiments.robustness.evaluation import evaluate
     from dcnets.experiments.robustness.evaluation_line import line
@@ -79,22 +80,28 @@ def attack(
     asked.check_used(given(), masking=masking, lipschitz=lipschitz)
     wanted = asked.wanted(transfer=bool(substitutes) or matrix, masking=masking, lipschitz=lipschitz)
     asked.check(out, len(paths), len(substitutes), matrix)
+    for file in (out, results_file):
+        if file is not None:
+            check_writable(file)
     where, form = torch.device(place(device)), {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
     networks, others, x, y = opened_subjects(paths, substitutes, images, data_folder, where, form, as_json, rest)
     victims, against = ({each.name: each.model for each in some} for some in (networks, others))
     against |= victims if matrix else {}
     with watched(wanted.jobs(len(victims), len(against)), quiet=as_json) as watch, true_float32():
         found = evaluate(victims, x, y, wanted, batch=batch, substitutes=against, watch=watch)
+    lines = [line(found[each.name], each.rebuilt, where.type, form) for each in networks] if as_json or results_file else []
+    if as_json:
+        for each in lines:
+            click.echo(json.dumps(jsonlines.plain(each), ensure_ascii=False))
+    else:
+        tables.show_all([*found.values()], asked)
+    if results_file is not None:
+        for each in lines:
+            results.append(results_file, each)
     if out is not None:
         picture.draw({name: each.curves for name, each in found.items()}, out, norm=norm, images=len(x))
-    lines = [line(found[each.name], each.rebuilt, where.type, form) for each in networks] if as_json or results_file else []
-    for each in lines:
-        if results_file is not None:
-            results.append(results_file, each)
-        if as_json:
-            click.echo(json.dumps(jsonlines.plain(each), ensure_ascii=False))
     if not as_json:
-        tables.show_all([*found.values()], asked, out, results_file)
+        tables.show_files(out, results_file)
 
 
 def given() -> set[str]:

@@ -17,7 +17,7 @@ from dcnets.experiments.robustness.trials import SPOKEN, Trial, eps_told
 SIGNS = {True: "yes", False: "no", None: "–"}
 
 
-def show_all(found: Sequence[Evaluation], asked: Request, out: Path | None, results_file: Path | None) -> None:
+def show_all(found: Sequence[Evaluation], asked: Request) -> None:
     """All tables of an evaluation."""
     show_accuracies(found, asked)
     if found[0].matrix is not None and found[0].wanted.transfer is not None:
@@ -29,6 +29,10 @@ def show_all(found: Sequence[Evaluation], asked: Request, out: Path | None, resu
             show_report(each.name, each.report)
     if found[0].report is not None:
         show_rules()
+
+
+def show_files(out: Path | None, results_file: Path | None) -> None:
+    """The files that were written."""
     if out is not None:
         click.echo(f"the curves are drawn in {out}")
     if results_file is not None:

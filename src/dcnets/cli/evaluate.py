@@ -28,6 +28,7 @@ def evaluate(path: Path, data_folder: Path | None, device: str, batch: int | Non
     The checkpoint says which network, operator and data set it is.
     """
     from dcnets.cli.scoring import open_set, score, scores_table
+    from dcnets.experiments import jsonlines
     from dcnets.experiments.rebuild import CROP, rebuild
 
     device = place(device)
@@ -48,6 +49,6 @@ def evaluate(path: Path, data_folder: Path | None, device: str, batch: int | Non
             "top1_error": 100 * (1 - scores.top1), "top5_error": 100 * (1 - scores.top5), "loss": scores.loss,
             "images": scores.count,
         }  # fmt: skip
-        click.echo(json.dumps(line))
+        click.echo(json.dumps(jsonlines.plain(line)))
     else:
         scores_table({f"{recipe.name}, update {found.step:,}": scores})

@@ -40,7 +40,7 @@ def read_scale(text: str) -> float:
         scale = 0.0
     if not 0 < scale <= 1:
         raise ValueError(f"--scale is a number above 0 and at most 1, got {text!r}")
-    return scale
+    return float(f"{scale:g}")  # as runs' names tell it
 
 
 @click.command(cls=Command, short_help="Run the cells of the paper's tables.", examples=EXAMPLES)

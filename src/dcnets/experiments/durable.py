@@ -20,6 +20,17 @@ def write(path: Path, pieces: Iterable[Any]) -> None:
         os.fsync(file.fileno())
 
 
+def check_writable(path: Path) -> None:
+    """Raise now, before the work, where a file for what comes of it could not be written; folders may be missing."""
+    there = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if there != path and not there.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not os.access(there, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
+
+
 def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

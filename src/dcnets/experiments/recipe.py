@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -91,6 +92,9 @@ class Recipe:
         if list(self.drops) != sorted(set(self.drops)):
             raise ValueError(f"drops must rise, got {self.drops}")
         check_adversary(vars(self))
+        for name, value in vars(self).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name} must be finite, got {value!r}")
 
     def length(self, batches: int) -> int:
         """The number of updates, where an epoch has so many batches."""

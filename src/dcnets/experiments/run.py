@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from dcnets.experiments import data, results
+from dcnets.experiments import data, jsonlines, results
 from dcnets.experiments.data import Dataset, Source, Split, Stream
 from dcnets.experiments.data.augment import Augmentation
 from dcnets.experiments.data.catalogue import STREAMS
 from dcnets.experiments.data.resident import Resident, in_order
 from dcnets.experiments.distributed import Team, join
+from dcnets.experiments.durable import check_writable
+from dcnets.experiments.lock import held
 from dcnets.experiments.recipe import Recipe
 from dcnets.experiments.settings import Outcome, Settings
 from dcnets.experiments.train import Batches, fit
@@ -40,7 +43,10 @@ def run(
     """
     settings = settings or Settings()
     results.own_commit()  # now: at the run's end the clone may hold other code
-    with join(chosen_device(device)) as (team, place):
+    with join(chosen_device(device)) as (team, place), held(folder) if folder and team.leads else nullcontext():
+        if results_file is not None and team.leads:
+            check_writable(results_file)
+        team.wait()
         if place.type == "cuda":
             tune_gpu()
         dataset, source, test = open_data(recipe, data_folder, place, team, settings, stream_options)
@@ -52,9 +58,17 @@ def run(
         outcome = fit(
             model, source, recipe, test, folder=folder, device=place, precision=precision, team=team, settings=settings
         )
-        if results_file is not None and team.leads and outcome.updates:  # a run that had ended has its line
-            results.append(results_file, line(outcome, team, place, precision, settings))
+        if results_file is not None and team.leads:
+            written = line(outcome, team, place, precision, settings)
+            if outcome.updates or not has_line(results_file, written):
+                results.append(results_file, written)
         return outcome
+
+
+def has_line(results_file: Path, written: dict[str, Any]) -> bool:
+    """Whether the file has the line of a run that had ended before: unless its process was killed in between, it has."""
+    own = jsonlines.plain({name: written[name] for name in ("recipe", "steps", "seconds", "history")})
+    return any(own.items() <= each.items() for each in jsonlines.read_and_tell(results_file)[0])
 
 
 def build_model(recipe: Recipe, dataset: Dataset | Stream, sync: bool = False) -> nn.Module:

@@ -75,7 +75,8 @@ class Training:
         self.weighs = len(self.body) > 0 and recipe.filters == "weighted"
         self.total = recipe.length(source.batches)
         self.test_every = max(1, round(recipe.evaluate_every * source.batches))
-        self.schedule, self.rate = Schedule(recipe, self.total), recipe.rate
+        self.schedule = Schedule(recipe, self.total)
+        self.rate = math.nan  # until it is set: the optimiser of a run that goes on has the rate of its last update
         self.optimiser = make_optimiser(model, recipe, device)
         self.update = Update(
             model, source, self.optimiser, recipe, device=device, team=team, precision=precision, pieces=settings.pieces,
@@ -261,7 +262,8 @@ class Training:
         self.update.totals.copy_(tensors["totals"])
         self.shown = tensors["totals"].clone()
         if len(tensors["random.cpu"]) != self.team.world:
-            return [*notes, "another number of processes: dropout goes on from another random state"], None
+            notes.append("another number of processes: dropout goes on from another random state")
+            return notes, found.state["divergence"]
         torch.set_rng_state(tensors["random.cpu"][self.team.rank].clone())  # a view would be misaligned
         if "random.cuda" in tensors and self.device.type == "cuda":
             torch.cuda.set_rng_state(tensors["random.cuda"][self.team.rank].clone(), self.device)

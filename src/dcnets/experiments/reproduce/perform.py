@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -19,9 +15,6 @@ from dcnets.experiments.reproduce.job import Job
 from dcnets.experiments.reproduce.lines import Line
 from dcnets.experiments.settings import Settings
 from dcnets.experiments.signals import StoppedError
-
-LOCK = "lock"
-"""The file in a run's folder that its process holds, and that has its number."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +42,7 @@ def attempt(job: Job, order: Order) -> Ended:
     try:
         if order.threads is not None:
             torch.set_num_threads(order.threads)
-        with held(job.folder):
-            return Ended(job, "done", perform(job, order))
+        return Ended(job, "done", perform(job, order))
     except StoppedError as error:
         return Ended(job, "stopped", told=str(error))
     except Exception as error:
@@ -65,17 +57,3 @@ def perform(job: Job, order: Order) -> Line:
     )
     place = torch.device(order.device)
     return training.line(outcome, Team(), place, training.chosen_precision(job.recipe, place), order.settings)
-
-
-@contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Hold a run's folder; who comes second waits, and then goes on where the first one ended."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
-        yield
-    finally:
-        os.close(descriptor)
