@@ -8,6 +8,7 @@ from dcnets.experiments.paper import OWN_ROWS, TABLES
 from dcnets.experiments.paper.tables import SUBSTITUTE, SUBSTITUTE_SEED
 from dcnets.experiments.report.cells import Collected, Result, Sample, Standard
 from dcnets.experiments.report.collect import Found, collect
+from dcnets.experiments.reproduce.job import updates
 from dcnets.experiments.reproduce.plan import folder_of, named
 from dcnets.experiments.robustness.setting import MAIN
 
@@ -33,11 +34,11 @@ def run_line(name, error=25.0, *, seed=0, scale=1.0, start=None, recipe=None, **
 
 def attack_line(name, fgsm, bim, *, seed=0, scale=1.0, substitute=None, images=10_000, **more):
     """The line of a network under both attacks, on its own images or on those of a substitute; accuracies in percent."""
-    recipe = asdict(named(recipes.get(name), scale, seed))
+    whole = named(recipes.get(name), scale, seed)
     makers = {}
     if substitute:
-        other = asdict(named(recipes.get(substitute), scale, SUBSTITUTE_SEED))
-        makers["substitute"] = {"recipe": other, "step": other["iterations"]}
+        other = named(recipes.get(substitute), scale, SUBSTITUTE_SEED)
+        makers["substitute"] = {"recipe": asdict(other), "step": updates(other)}
     attacks = [
         {
             "attack": trial.attack,
@@ -48,23 +49,25 @@ def attack_line(name, fgsm, bim, *, seed=0, scale=1.0, substitute=None, images=1
         for trial, share in zip(MAIN.trials, (fgsm, bim), strict=True)
     ]
     return {
-        "dcnets": "0.1.0", "part": "tables", "recipe": recipe, "step": recipe["iterations"], "first": 0, "images": images,
-        "precision": "float32", "attacks": attacks, "makers": makers,
+        "dcnets": "0.1.0", "part": "tables", "recipe": asdict(whole), "step": updates(whole), "first": 0, "images": images,
+        "precision": "float32", "clean": 0.9, "attacks": attacks, "makers": makers,
     } | more  # fmt: skip
 
 
-def curve_line(name, shares, *, seed=0, attack=None, **more):
-    """The line of a network attacked at 1 and 8/255; accuracies in percent, the first as the images are."""
+def curve_line(name, shares, *, seed=0, scale=1.0, attack=None, **more):
+    """The line of a network attacked at 1 and 8/255; accuracies in percent, the first as the images are.
+
+    A step that `attack` has is the same at each ε.
+    """
     clean, *others = shares
     settings = attack or {"attack": "bim", "steps": 10}
     attacks = [
-        {**settings, "eps": levels / 255, "norm": "linf", "made_on": None, "accuracy": share / 100}
-        | ({"step": levels / 255 / 4} if "steps" in settings else {})
+        ({"step": levels / 255 / 4} if "steps" in settings else {})
+        | {**settings, "eps": levels / 255, "norm": "linf", "made_on": None, "accuracy": share / 100}
         for levels, share in zip((1, 8, 32), others, strict=False)
     ]
-    return (
-        attack_line(name, 0, 0, seed=seed, images=1000) | {"part": "curves", "attacks": attacks, "clean": clean / 100} | more
-    )
+    line = attack_line(name, 0, 0, seed=seed, scale=scale, images=1000)
+    return line | {"part": "curves", "attacks": attacks, "clean": clean / 100} | more
 
 
 def paper_lines():

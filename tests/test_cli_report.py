@@ -130,6 +130,48 @@ def test_finished_networks_are_preferred_and_unfinished_ones_told(place, tmp_pat
     assert "3 updates, seed 0" not in panel.note
 
 
+def lose(place, name, runs, folder):
+    """A run's folder copied as one that did not converge: no weight is finite, and it tells so."""
+    found = checkpoint.latest(place / "runs" / f"{name}-width_2-batch_32-iterations_3-seed0")
+    tensors = {key: each * float("nan") if each.is_floating_point() else each for key, each in found.tensors.items()}
+    (runs / folder).mkdir(parents=True)
+    checkpoint.save(runs / folder, found.step, tensors, found.state | {"divergence": "the loss was not finite"})
+
+
+def test_networks_that_did_not_converge_are_told_and_not_drawn(place, tmp_path):
+    runs = tmp_path / "runs"
+    for name in (DIGITS, f"{DIGITS}-tanh-cosine", f"{DIGITS}-tanh-cosine-fgsm"):
+        lose(place, name, runs, f"{name}-seed0")
+    told = {name: f"{name}-seed0 did not converge (N/C) and is not shown." for name in (DIGITS, f"{DIGITS}-tanh-cosine")}
+    one, natural, filters, radii = (picture(name, Sources(Collected({}), runs)) for name in ("1", "6", "filters", "radii"))
+    assert (one.charts, one.missing) == ((), (told[DIGITS],))
+    assert natural.charts == ()
+    assert natural.missing[:2] == tuple(told.values())
+    assert natural.missing[2].startswith(f"No run in {runs} for SphereConv, BallConv: dcnets train")
+    assert (filters.images, radii.charts) == ((), ())
+    assert set(told.values()) <= set(filters.missing)
+    assert told[f"{DIGITS}-tanh-cosine"] in radii.missing
+    assert refused(1, "figure", "1", "--runs", runs) == f"error: nothing to draw: {told[DIGITS]}"
+    copied(place, DIGITS, runs, f"{DIGITS}-seed1")
+    one, filters = (picture(name, Sources(Collected({}), runs)) for name in ("1", "filters"))
+    assert "3 updates, seed 1" in one.charts[0].note
+    assert one.missing == (told[DIGITS],)
+    assert [image.note[-17:] for image in filters.images] == ["seed 1, 3 updates"]
+    ok("report", "--runs", runs, "--out", tmp_path / "page.html")
+    data = re.findall(r'<script type="application/json">(.*?)</script>', (tmp_path / "page.html").read_text())
+    for text in data:
+        json.loads(text, parse_constant=lambda word: pytest.fail(word))
+
+
+def test_features_that_are_not_finite_are_told(place, tmp_path):
+    found = checkpoint.latest(place / "runs" / f"{DIGITS}-width_2-batch_32-iterations_3-seed0")
+    tensors = {key: each * 1e38 if each.is_floating_point() else each for key, each in found.tensors.items()}
+    checkpoint.save(tmp_path / f"{DIGITS}-seed0", found.step, tensors, found.state)
+    one = picture("1", Sources(Collected({}), tmp_path))
+    assert one.charts == ()
+    assert one.missing == (f"Ordinary convolution: {DIGITS}-seed0 has features that are not finite, which cannot be drawn.",)
+
+
 def test_absolute_radii_have_a_chart_of_their_own(place, tmp_path, monkeypatch):
     copied(place, f"{DIGITS}-tanh-cosine", tmp_path / "runs", f"{DIGITS}-tanh-cosine-seed0")
     monkeypatch.chdir(tmp_path)

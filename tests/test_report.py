@@ -581,7 +581,7 @@ def test_a_wide_grid_of_eps_has_equal_steps_and_other_data_its_own_charts():
     assert [each.title.partition(",")[0] for each in made.charts] == ["CIFAR-10", "MNIST"]
     assert [place for place, _ in made.charts[0].x.ticks] == [0, 1, 2, 3]
     name = "cifar10-cnn9_attack"
-    short = curve_line(name, (80, 30, 2), recipe=run_line(name, scale=0.2)["recipe"])
+    short = curve_line(name, (80, 30, 2), scale=0.2)
     assert [each.title.partition(", natural")[0] for each in robustness.curves([wide, short]).charts] == [
         "CIFAR-10", "CIFAR-10, schedules × 0.2",
     ]  # fmt: skip

@@ -94,6 +94,7 @@ def masked(name, seed, robust, verdict):
         "verdict": verdict,
         "clean": 0.8,
         "robust": robust,
+        "plan": {},
         "attacks": {RESTARTED: robust + 0.1, SQUARE: 0.5, AUTO: robust},
     }
     return line("masking", name, seed, images=1000, masking=found)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from dcnets.experiments import recipes
 from dcnets.experiments.data.catalogue import CATALOGUE
 from dcnets.experiments.paper import Cell
 from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
+from dcnets.experiments.recipe import Recipe
 from dcnets.experiments.report.cells import Standard, Told
 from dcnets.experiments.reproduce.job import TRIALS
 from dcnets.experiments.reproduce.lines import Line, under_attack
-from dcnets.experiments.reproduce.plan import named
+from dcnets.experiments.reproduce.plan import folder_of, named
 from dcnets.experiments.robustness.setting import MAIN
 from dcnets.experiments.scaling import scale_of
 
@@ -23,20 +25,25 @@ SETTING = (
 
 
 def is_attack(line: Line) -> bool:
-    """Whether a line has accuracies under attack of the tables' kind."""
-    return line.get("part") == "tables" and isinstance(line.get("attacks"), list) and isinstance(line.get("recipe"), dict)
+    """Whether a line is of accuracies under attack of the tables' kind."""
+    return line.get("part") == "tables"
 
 
 def is_curve(line: Line) -> bool:
-    """Whether a line, of a study or of `dcnets attack`, may have accuracies at several ε."""
-    there = isinstance(line.get("attacks"), list) and isinstance(line.get("recipe"), dict)
-    return there and line.get("part", "curves") == "curves"
+    """Whether a line, of a study or of `dcnets attack`, is of accuracies at several ε."""
+    return line.get("part") == "curves" or ("part" not in line and "attacks" in line)
+
+
+def as_told(line: Line, recipe: str, start: str | None = None) -> Recipe:
+    """The whole recipe of a name with the seed and at the scale that a line tells; `start` is what its run begins with."""
+    seed, scale = int(line["recipe"].get("seed", 0)), scale_of(str(line["recipe"]["name"]))
+    first = folder_of(named(recipes.get(start), scale, seed), Path()) if start else None
+    return named(recipes.get(recipe), scale, seed, first)
 
 
 def measured(cell: Cell, line: Line, standard: Standard | None, runs: Sequence[Line]) -> Iterator[Told]:
     """What a line says of a cell under attack, in the main setting, on images of the cell's maker at the same scale."""
-    seed, scale = int(line["recipe"].get("seed", 0)), scale_of(line["recipe"]["name"])
-    recipe = named(recipes.get(str(cell.recipe)), scale, seed)
+    recipe, scale = as_told(line, str(cell.recipe)), scale_of(line["recipe"]["name"])
     maker = named(recipes.get(cell.substitute), scale, SUBSTITUTE_SEED) if cell.substitute else None
     whole, arithmetic = CATALOGUE[recipe.data].test, standard.arithmetic if standard else ""
     for value, differs in under_attack(line, TRIALS[str(cell.attack)], recipe, maker, whole, arithmetic, runs):

@@ -115,6 +115,11 @@ class Collected:
     torn: tuple[str, ...] = ()
     attacked: tuple[Line, ...] = ()
 
+    @property
+    def version(self) -> str | None:
+        """The version of dcnets that the runs which count share."""
+        return self.standard.version if self.standard else None
+
     def at(self, table: int, row: str, column: str) -> Result:
         """The result at a place."""
         return self.results[TABLES[f"table{table}"].cell(row, column)]

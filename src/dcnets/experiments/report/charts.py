@@ -16,7 +16,10 @@ DIGITS = 5
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis: its label, whether it is logarithmic, and its ticks where they are not numbers of its own choice."""
+    """An axis: its label, whether it is logarithmic, its ticks where they are not numbers of its own choice, and its ends.
+
+    Ends that are not finite are the axis's own choice too.
+    """
 
     label: str
     log: bool = False
@@ -95,7 +98,8 @@ def plain(chart: Chart) -> dict[str, Any]:
     """A chart as JSON has it, for the script of the page."""
 
     def axis(of: Axis) -> dict[str, Any]:
-        return {"label": of.label, "log": of.log, "ticks": [list(tick) for tick in of.ticks], "reach": of.reach}
+        reach = of.reach if of.reach and all(map(math.isfinite, of.reach)) else None
+        return {"label": of.label, "log": of.log, "ticks": [list(tick) for tick in of.ticks], "reach": reach}
 
     return {
         "title": chart.title, "alt": chart.alt, "equal": chart.equal, "x": axis(chart.x), "y": axis(chart.y),

@@ -48,6 +48,11 @@ def told(value: float | None) -> str:
     return "–" if value is None else "N/C" if math.isinf(value) else f"{value:.2f}"
 
 
+def difference(value: float, target: float, form: str) -> str:
+    """How far a number is from another, in a form such as `({})`; nothing where one of them is N/C."""
+    return form.format(signed(value - target)) if math.isfinite(value - target) else ""
+
+
 def decide(hits: Hits, least: int | None = None) -> Status:
     """All parts have to be so, or at least some number of them; what is missing may leave it open.
 
@@ -101,7 +106,7 @@ def near(result: Result, target: float | None, name: str, tolerance: float) -> V
         missing = " and ".join(each for each, there in ((result.cell.row, value), (name, target)) if there is None)
         return Verdict("not yet run", sentence(f"{missing} {'are' if ' and ' in missing else 'is'} not yet run"))
     close = abs(value - target) <= tolerance + ROUNDING
-    words = sentence(f"{told(value)} beside {told(target)} of {name}: {signed(value - target)}")
+    words = sentence(f"{told(value)} beside {told(target)} of {name}{difference(value, target, ': {}')}")
     return Verdict("holds" if close else "does not hold", words)
 
 

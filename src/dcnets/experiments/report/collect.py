@@ -10,11 +10,12 @@ from pathlib import Path
 from dcnets.experiments import jsonlines, recipes
 from dcnets.experiments.paper import OWN_ROWS, TABLES, Cell
 from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
-from dcnets.experiments.report.attacked import is_attack, is_curve, measured
+from dcnets.experiments.report.attacked import as_told, is_attack, is_curve, measured
 from dcnets.experiments.report.cells import Aside, Collected, Result, Sample, Standard, Told
 from dcnets.experiments.reproduce.lines import Differences, Line, is_run, origin, unlike, value
-from dcnets.experiments.reproduce.plan import folder_of, named
+from dcnets.experiments.robustness.study.legible import left_out, sorted_out
 from dcnets.experiments.scaling import scale_of
+from dcnets.experiments.versions import ordered
 
 MAKER = "makes images for others"
 """Why the network that black-box images are made on is none of those that they are tried on."""
@@ -32,7 +33,7 @@ class Found:
 
 
 def read(paths: Iterable[Path]) -> Found:
-    """The runs and attacks in some files, or in all .jsonl files of folders, none twice; and what is told of torn lines."""
+    """The runs and attacks in files, or in all .jsonl files of folders, none twice; and what is told of unreadable lines."""
     runs: list[Line] = []
     attacks: list[Line] = []
     curves: list[Line] = []
@@ -45,10 +46,11 @@ def read(paths: Iterable[Path]) -> Found:
             if not file.exists():
                 raise FileNotFoundError(f"{file} does not exist; `dcnets reproduce` writes results/runs.jsonl")
             lines, torn = jsonlines.read_and_tell(file)
+            legible, why = sorted_out([line for line in lines if is_attack(line)])
             runs += [line for line in lines if is_run(line) and line not in runs]
-            attacks += [line for line in lines if is_attack(line) and line not in attacks]
+            attacks += [line for line in legible if line not in attacks]
             curves += [line for line in lines if is_curve(line) and line not in curves]
-            told |= dict.fromkeys(torn)
+            told |= dict.fromkeys([*torn, *([f"{file}, lines of tables: {left_out(why)}"] if why else [])])
     return Found(tuple(runs), tuple(attacks), tuple(told), tuple(curves))
 
 
@@ -84,17 +86,9 @@ def commonest(cells: Iterable[Cell], stems: Mapping[str | None, Sequence[Line]])
     return max(counts, key=lambda each: (counts[each], ordered(each.version), each.arithmetic), default=None)
 
 
-def ordered(version: str) -> tuple[tuple[int, str], ...]:
-    """A version as it sorts: 0.10 after 0.9."""
-    return tuple((int(part) if part.isdecimal() else -1, part) for part in version.split("."))
-
-
 def unlike_cell(cell: Cell, line: Line) -> Differences:
     """In what a line is not a run of a cell's recipe at the scale that its name tells, whatever version and arithmetic."""
-    name, seed = str(line["recipe"]["name"]), int(line["recipe"].get("seed", 0))
-    scale = scale_of(name)
-    start = folder_of(named(recipes.get(cell.start), scale, seed), Path()) if cell.start else None
-    wanted = named(recipes.get(str(cell.recipe)), scale, seed, start)
+    wanted = as_told(line, str(cell.recipe), cell.start)
     return {each: pair for each, pair in unlike(line, wanted, line.get("precision", "")).items() if each != "dcnets"}
 
 

@@ -20,13 +20,13 @@ def figure(of: Picture) -> str:
     small = " small" if (of.charts and of.charts[0].equal and len(of.charts) > 2) or of.images else ""
     inner = "".join(map(chart, of.charts)) + "".join(map(image, of.images))
     plots = f'<div class="plots{small}">{inner}</div>' if inner else ""
-    missing = "".join(f'<p class="missing">{escape(text)}</p>' for text in of.missing)
+    missing = "".join(f'<p class="missing">{escape(text)}</p>' for text in of.missing if text not in of.told)
     return f'<section id="figure-{of.key}"><h2>{escape(of.title)}</h2><p>{escape(of.told)}</p>{plots}{missing}</section>\n'
 
 
 def chart(of: Chart) -> str:
     """A chart's data; the script draws it."""
-    data = json.dumps(plain(of), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    data = json.dumps(plain(of), ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     note = f"<figcaption>{escape(of.note)}</figcaption>" if of.note else ""
     without = f'<p class="missing">{escape(of.alt)}. The drawing needs JavaScript.</p>'
     return (

@@ -279,6 +279,16 @@
     draw();
     addEventListener("resize", () => { fit(); cursor = null; draw(); });
   }
-  document.querySelectorAll("figure.chart").forEach(start);
+  function begin(figure) { // each on its own: one that fails does not stop the others
+    try {
+      start(figure);
+    } catch (error) {
+      const told = document.createElement("p");
+      told.className = "missing";
+      told.textContent = `This chart cannot be drawn: ${error.message}`;
+      figure.querySelector(".place").replaceChildren(told);
+    }
+  }
+  document.querySelectorAll("figure.chart").forEach(begin);
   addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((each) => { each.open = true; }));
 })();

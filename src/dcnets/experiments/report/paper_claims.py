@@ -5,24 +5,15 @@ from __future__ import annotations
 from dcnets.experiments.paper.tables import BASELINE
 from dcnets.experiments.report.claims import Claim, compare, near
 from dcnets.experiments.report.judges import (
-    BREAK,
-    CELLS,
     COSINE,
-    MEAN,
     OPERATORS,
     ORDER,
     SPHERE,
     SQUARE,
-    attacked,
     baseline,
-    best_without_relu,
-    breaks_down,
-    cells_within,
     decoupled,
     faster,
     imagenet_without_bn,
-    mean_within,
-    merged,
     not_converged,
     order,
     some,
@@ -30,8 +21,18 @@ from dcnets.experiments.report.judges import (
     tricks,
     weighted,
     without_bn,
-    without_relu,
 )  # fmt: skip
+from dcnets.experiments.report.judges_attacks import attacked, merged
+from dcnets.experiments.report.judges_table3 import (
+    BREAK,
+    CELLS,
+    MEAN,
+    best_without_relu,
+    breaks_down,
+    cells_within,
+    mean_within,
+    without_relu,
+)
 from dcnets.experiments.report.rule import TOLERANCE
 
 BOUNDED = ("SphereConv", "BallConv", "TanhConv")

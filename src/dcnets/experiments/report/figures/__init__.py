@@ -39,7 +39,7 @@ def picture(name: str, of: Sources) -> Picture:
         "7": lambda: features.adversarial(of.runs, of.data),
         "curves": lambda: curves.cnn9(of.lines),
         "attacks": lambda: attacks.tables(of.lines),
-        "robustness": lambda: robustness.curves(of.lines.attacked),
+        "robustness": lambda: robustness.curves(of.lines.attacked, of.lines.version),
         "filters": lambda: networks.filters(of.runs),
         "radii": lambda: networks.radii(of.runs),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -51,8 +52,10 @@ def error(row: Row) -> float:
 def convergence(key: str, title: str, named: Mapping[str, Result], told: str) -> Picture:
     """Test error and training loss by update; the mean over seeds, with the lowest and the highest around it."""
     there = {name: result for name, result in named.items() if histories(result)}
-    absent = [name for name, result in named.items() if not histories(result)]
-    missing = (f"Not yet run: {', '.join(absent)}.",) if absent else ()
+    absent = [name for name, result in named.items() if not result.samples]
+    lost = [name for name, result in named.items() if result.samples and name not in there]
+    words = {"Not yet run": absent, "Ended before its first test, as what does not converge (N/C)": lost}
+    missing = tuple(f"{kind}: {', '.join(some)}." for kind, some in words.items() if some)
     if not there:
         return Picture(key, title, told, missing=missing)
     count = ", ".join(f"{name} {len(histories(result))}" for name, result in there.items())
@@ -76,8 +79,13 @@ def chart(
 ) -> Chart:  # fmt: skip
     """One number of every test by update; a name keeps its colour whatever else is there."""
     series = tuple(curve(name, histories(result), of, order[name]) for name, result in there.items())
-    ends = "; ".join(f"{each.name} ends at {each.points[-1][1]:.4g}" for each in series if each.points)
+    ends = "; ".join(f"{each.name} ends at {ended(each.points[-1][1])}" for each in series if each.points)
     return Chart(title, Axis("update"), Axis(label, log=log), series, f"{title}: {label} by update. {ends}")
+
+
+def ended(value: float) -> str:
+    """The last number of a curve in a sentence."""
+    return f"{value:.4g}" if math.isfinite(value) else "no finite number"
 
 
 def curve(name: str, runs: Sequence[Sequence[Row]], of: Callable[[Row], float], colour: int) -> Series:

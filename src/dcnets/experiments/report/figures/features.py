@@ -14,7 +14,7 @@ from dcnets.experiments.data.resident import in_order
 from dcnets.experiments.paper import FIGURES
 from dcnets.experiments.rebuild import Rebuilt
 from dcnets.experiments.report.charts import Axis, Chart, Picture, Series
-from dcnets.experiments.report.figures.folders import Folder, changes, folders, opened, progress, told_changes
+from dcnets.experiments.report.figures.folders import Folder, changes, folders, lost, opened, progress, told_changes
 from dcnets.experiments.reproduce.job import updates
 
 SHOWN = 1000
@@ -55,42 +55,44 @@ def adversarial(runs: Path | None, data_folder: Path | None) -> Picture:
 
 
 def drawn(
-    key: str, title: str, told: str, wanted: dict[str | None, str], runs: Path | None, data_folder: Path | None, *,
+    key: str, title: str, shows: str, wanted: dict[str | None, str], runs: Path | None, data_folder: Path | None, *,
     adversarial: bool,
 ) -> Picture:  # fmt: skip
     """A panel for each operator that has a run; the others, and what cannot be drawn, in words."""
     missing: list[str] = []
     charts = []
+    absent = []
     for operator, name in wanted.items():
-        best = candidate(operator, runs, missing, adversarial=adversarial)
-        if best is not None:
-            chart = panel(name, *best, data_folder, missing)
-            charts += [chart] if chart else []
-    absent = [name for name in wanted.values() if name not in {chart.title for chart in charts}]
+        found = candidates(operator, runs, missing, adversarial=adversarial)
+        told = [lost(*each) for each in found]
+        missing += filter(None, told)
+        best = min((each for each, why in zip(found, told, strict=True) if not why), key=distance, default=None)
+        chart = panel(name, *best, data_folder, missing) if best else None
+        charts += [chart] if chart else []
+        absent += [] if found else [name]
     if absent:
         named = {OPERATORS[recipes.get(recipe).operator]: recipe for recipe in FIGURES[int(key)].recipes}
         where = f"No run in {runs}" if runs is not None else "There is no folder of runs, and so no network"
         makes = f": dcnets train {named[absent[0]]} makes one" if absent[0] in named else ""
         missing.append(f"{where} for {', '.join(absent)}{makes}.")
-    told += f" A point is one of the first {SHOWN:,} test digits, its colour and sign the digit."
-    return Picture(key, title, told, tuple(charts), missing=tuple(missing))
+    shows += f" A point is one of the first {SHOWN:,} test digits, its colour and sign the digit."
+    return Picture(key, title, shows, tuple(charts), missing=tuple(missing))
 
 
-def candidate(operator: str | None, runs: Path | None, missing: list[str], *, adversarial: bool) -> Candidate | None:
-    """The run of an operator that is nearest to its recipe: at its end, of all of MNIST, with the fewest changes."""
+def candidates(operator: str | None, runs: Path | None, missing: list[str], *, adversarial: bool) -> list[Candidate]:
+    """The runs of an operator, naturally or adversarially trained."""
     suffix = f"-{operator}" if operator else ""
     stems = [f"{name}-features2d{suffix}{end}" for name in DATA for end in ("", "-fgsm")]
     near = [each for each in folders(runs) if each.stem in stems]
-    fitting = [
+    return [
         (folder, built) for folder, built in opened(near, missing)
         if built.recipe.network == "features2d" and built.recipe.operator == operator
         and (built.recipe.adversary is not None) == adversarial
     ]  # fmt: skip
-    return min(fitting, key=distance, default=None)
 
 
 def distance(candidate: Candidate) -> tuple[bool, bool, int, int]:
-    """How far a run is from the figure's."""
+    """How far a run is from the figure's, which is at its end, of all of MNIST, and its recipe's."""
     built = candidate[1]
     unfinished, other = built.checkpoint.step < updates(built.recipe), built.recipe.data != DATA[0]
     return unfinished, other, len(own_changes(*candidate)), candidate[0].seed
@@ -120,6 +122,9 @@ def panel(name: str, folder: Folder, built: Rebuilt, data_folder: Path | None, m
             right = model.classifier(features).argmax(1) == labels
     finally:
         torch.set_num_threads(threads)
+    if not features.isfinite().all():
+        missing.append(f"{name}: {folder.path.name} has features that are not finite, which cannot be drawn.")
+        return None
     series = tuple(
         Series(str(digit), tuple(map(tuple, features[labels == digit].tolist())), "dots", colour=digit, sign=str(digit))
         for digit in range(10)

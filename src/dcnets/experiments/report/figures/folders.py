@@ -62,6 +62,14 @@ def opened(some: Iterator[Folder] | list[Folder], failed: list[str]) -> Iterator
             failed.append(f"{folder.path.name} cannot be read: {' '.join(str(error).split())}")
 
 
+def lost(folder: Folder, built: Rebuilt) -> str | None:
+    """What is told of a network that did not converge, which no figure shows; None of one that did."""
+    finite = all(bool(each.isfinite().all()) for each in built.model.parameters())
+    if finite and not built.checkpoint.state.get("divergence"):
+        return None
+    return f"{folder.path.name} did not converge (N/C) and is not shown."
+
+
 def changes(recipe: Recipe, wanted: Recipe, but: tuple[str, ...] = ("name", "seed")) -> dict[str, tuple[Any, Any]]:
     """In what a run's recipe is not the wanted one."""
     found = differences(dataclasses.asdict(recipe), dataclasses.asdict(wanted))
@@ -82,9 +90,12 @@ def spoken(name: str, value: Any) -> str:
 
 
 def furthest(some: list[Folder], failed: list[str]) -> tuple[Folder, Rebuilt] | None:
-    """The first network of some folders that came to its end, or else the one that is nearest to it."""
+    """The first network of some folders that came to its end, or else the nearest to it; what did not converge is told."""
     best, share = None, -1.0
     for folder, built in opened(some, failed):
+        if told := lost(folder, built):
+            failed.append(told)
+            continue
         done = min(1.0, built.checkpoint.step / updates(built.recipe))
         if done > share:
             best, share = (folder, built), done

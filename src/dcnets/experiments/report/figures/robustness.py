@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dcnets.experiments.data.catalogue import CATALOGUE
 from dcnets.experiments.paper.tables import TARGETS
 from dcnets.experiments.report.charts import Axis, Chart, Picture, Point, Series
+from dcnets.experiments.report.figures.fitting import fitting
 from dcnets.experiments.reproduce.lines import Line
 from dcnets.experiments.robustness.study.words import SPOKEN as TRAININGS
-from dcnets.experiments.robustness.study.words import column_of, words_for
+from dcnets.experiments.robustness.study.words import column_of, title_of, words_for
 from dcnets.experiments.robustness.trials import SPOKEN, eps_told
 from dcnets.experiments.scaling import scale_of
 
@@ -53,33 +53,34 @@ Found = dict[Panel, dict[str, dict[int, dict[float, float]]]]
 """The accuracy in percent at each ε, by panel, operator and seed."""
 
 
-def curves(lines: Iterable[Line]) -> Picture:
-    """A chart for each attack and each training, a curve for each operator."""
+def curves(lines: Iterable[Line], version: str | None = None) -> Picture:
+    """A chart for each attack and each training, a curve for each operator, of lines that count with a version."""
     found: Found = {}
-    for line in lines:
+    fit, left = fitting(lines, version)
+    others = (left,) if left else ()
+    for line in fit:
         words = words_for(line["recipe"])
         for panel, points in measured(line):
             own = found.setdefault(panel, {}).setdefault(words.operator, {}).setdefault(line["recipe"].get("seed", 0), {})
             own |= {0.0: 100 * float(line["clean"])} | points
     title = "Accuracy under attack over ε"
     if not found:
-        return Picture("robustness", title, TOLD, missing=("No network is attacked at several ε yet.",))
+        return Picture("robustness", title, TOLD, missing=("No network is attacked at several ε yet.", *others))
     shown = sorted(found, key=lambda panel: panel.place)
     sets = list(dict.fromkeys((panel.data, panel.network, panel.scale, panel.images) for panel in shown))
     beside = max(sum(panel[:5] == other[:5] for other in shown) for panel in shown)
-    told = f"{TOLD} {'; '.join(described(*each) for each in sets)}."
-    return Picture(
-        "robustness", title, told, tuple(chart(panel, found[panel], len(sets) > 1) for panel in shown), beside=beside
-    )
+    told = " ".join([TOLD, f"{'; '.join(described(*each) for each in sets)}.", *others])
+    charts = tuple(chart(panel, found[panel], len(sets) > 1) for panel in shown)
+    return Picture("robustness", title, told, charts, missing=others, beside=beside)
 
 
 def measured(line: Line) -> Iterator[tuple[Panel, dict[float, float]]]:
     """The panels that a line has a curve for, with the accuracies in percent at each ε."""
     recipe, words = line["recipe"], words_for(line["recipe"])
     kinds: dict[tuple[str, str], dict[float, float]] = {}
-    for each in line["attacks"]:
-        if each.get("made_on") is None and each["eps"] and each["norm"] == "linf":
-            kinds.setdefault((each["attack"], how(each)), {})[float(each["eps"])] = 100 * float(each["accuracy"])
+    own = [each for each in line["attacks"] if each.get("made_on") is None and each["eps"] and each["norm"] == "linf"]
+    for each in own:
+        kinds.setdefault((each["attack"], how(each, own)), {})[float(each["eps"])] = 100 * float(each["accuracy"])
     for (attack, words_of_it), points in kinds.items():
         if len(points) > 1:
             yield Panel(
@@ -88,24 +89,31 @@ def measured(line: Line) -> Iterator[tuple[Panel, dict[float, float]]]:
             ), points  # fmt: skip
 
 
-def how(attack: Mapping[str, Any]) -> str:
-    """The settings of an attack besides ε, its step in ε."""
+def how(attack: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> str:
+    """The settings of an attack besides ε; its step is a part of ε if it is that of others at another ε too."""
     told = []
     if attack.get("steps"):
-        told.append(f"{attack['steps']} steps of ε/{attack['eps'] / attack['step']:.3g}")
+        part, alike = part_of_eps(attack), [each for each in others if kind(each) == kind(attack)]
+        in_parts = any(each["eps"] != attack["eps"] and part_of_eps(each) == part for each in alike)
+        told.append(f"{attack['steps']} steps of {part if in_parts else eps_told(attack['step'])}")
     told += [f"{attack[name]} {name}" for name in ("restarts", "queries") if (attack.get(name) or 1) > 1]
-    return ", ".join(told)
+    return ", ".join([*told, *([f"seed {attack['seed']}"] if attack.get("seed") else [])])
+
+
+def kind(attack: Mapping[str, Any]) -> tuple[Any, ...]:
+    """An attack with what decides it, ε and the step excepted."""
+    return tuple(attack.get(name) for name in ("attack", "steps", "restarts", "queries", "seed"))
+
+
+def part_of_eps(attack: Mapping[str, Any]) -> str | None:
+    """The step of an attack as a part of ε; None where it has none."""
+    return f"ε/{attack['eps'] / attack['step']:.3g}" if attack.get("steps") else None
 
 
 def described(data: str, network: str, scale: float, images: int) -> str:
     """The networks and images of some charts in words."""
     schedule = f", schedules × {scale:g}" if scale != 1 else ""
     return f"{title_of(data)}, {network}{schedule}, the first {images:,} test images"
-
-
-def title_of(data: str) -> str:
-    """A data set as people call it."""
-    return CATALOGUE[data].title.split()[0].rstrip(",") if data in CATALOGUE else data
 
 
 def chart(panel: Panel, found: Mapping[str, Mapping[int, Mapping[float, float]]], several: bool) -> Chart:

@@ -16,6 +16,7 @@ from dcnets.experiments.robustness.accuracy import Withstood
 from dcnets.experiments.robustness.lipschitz import RIGHT
 from dcnets.experiments.robustness.setting import GRID, Frozen, Setting, distance, published
 from dcnets.experiments.robustness.study.arena import Span
+from dcnets.experiments.robustness.study.legible import illegible
 from dcnets.experiments.robustness.study.networks import Network, family_of
 from dcnets.experiments.robustness.study.tasks import Exam, Task
 
@@ -51,7 +52,7 @@ def known(lines: Iterable[Line]) -> set[tuple[str, ...]]:
     """The keys of all measurements in some lines."""
     found: set[tuple[str, ...]] = set()
     for line in lines:
-        if line["part"] == "setting":
+        if line["part"] == "setting" or illegible(line):
             continue
         made_on = {name: who(each["recipe"], each["step"]) for name, each in line.get("makers", {}).items()}
         for each in line.get("attacks", []):
@@ -134,7 +135,7 @@ def setting_line(
 def frozen_in(lines: Iterable[Line], family: tuple[str, str, float]) -> Frozen | None:
     """The setting that was frozen with the baselines of a family: the first that was found stays."""
     for line in lines:
-        if line["part"] == "setting" and family_of(line["recipe"]) == family:
+        if line["part"] == "setting" and not illegible(line) and family_of(line["recipe"]) == family:
             found = (each for each in GRID if (each.levels, each.rule) == (line["levels"], line["rule"]))
             return next((Frozen(each, line["first"]) for each in found), None)
     return None

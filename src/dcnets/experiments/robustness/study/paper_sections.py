@@ -34,7 +34,10 @@ def sought(found: Collected) -> Iterator[str]:
         f"under FGSM and {bim:.2f} % under BIM; nearest is ε = {line['levels']:g}/255 with {line['rule']}.\n"
     )
     rows = [["FGSM", *(f"{tried[each, next(iter(RULES))]['fgsm']:.1f}" for each in levels)]]
-    rows += [[f"BIM, {rule}", *(f"{tried[each, rule]['bim']:.1f}" for each in levels)] for rule in RULES]
+    rows += [
+        [f"BIM, {rule}", *(f"{tried[each, rule]['bim']:.1f}" if (each, rule) in tried else "–" for each in levels)]
+        for rule in RULES
+    ]
     yield table(["accuracy in %", *(f"ε = {each:g}/255" for each in levels)], rows, len(levels))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from dcnets.experiments.data.catalogue import CATALOGUE
 from dcnets.experiments.paper.tables import BASELINE, MAGNITUDES, TARGETS
 
 ROWS = {magnitude: row for row, magnitude in MAGNITUDES.items()}
@@ -23,6 +24,11 @@ class Words(NamedTuple):
         """Where it stands: those of the tables first, natural before adversarial, in the order of the paper's columns."""
         training = list(SPOKEN.values()).index(self.training)
         return bool(self.variant), training, self.variant, column_of(self.operator), self.operator
+
+
+def title_of(data: str) -> str:
+    """A data set as people call it."""
+    return CATALOGUE[data].title.split()[0].rstrip(",") if data in CATALOGUE else data
 
 
 def column_of(operator: str) -> int:
