@@ -113,7 +113,7 @@ def test_runs_of_several_devices_are_told_with_their_numbers():
     one = of(run_line(SEG, 25.0, device="a GPU"))
     assert "in bfloat16, done on a GPU." in summary.standard(one)
     several = of(*(run_line(SEG, 25.0, seed=seed, device="a CPU" if seed == 1 else "a GPU") for seed in range(3)))
-    assert "in bfloat16, done 2 on a GPU, 1 on a CPU." in summary.standard(several)
+    assert "in bfloat16, 2 done on a GPU, 1 on a CPU." in summary.standard(several)
 
 
 def test_a_network_that_did_not_converge():

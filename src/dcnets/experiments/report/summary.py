@@ -40,8 +40,9 @@ def places(found: Collected) -> str:
     """Where the runs that count were done; where on several devices, how many on each."""
     devices = Counter(str(line["device"]) for line in lines_of_runs(found) if line.get("device"))
     if len(devices) == 1:
-        return f"on {next(iter(devices))}"
-    return ", ".join(f"{count} on {device}" for device, count in devices.most_common())
+        return f"done on {next(iter(devices))}"
+    (most, first), *others = devices.most_common()
+    return ", ".join([f"{first} done on {most}", *(f"{count} on {device}" for device, count in others)])
 
 
 def tally(found: Collected) -> str:
@@ -59,7 +60,7 @@ def standard(found: Collected) -> str:
     """What the runs that count share, where they were done, and how many stand apart."""
     if found.standard is None:
         return "No line is a whole run of a cell’s recipe."
-    told = f"The tables count runs of dcnets {found.standard.version} in {found.standard.arithmetic}, done {places(found)}."
+    told = f"The tables count runs of dcnets {found.standard.version} in {found.standard.arithmetic}, {places(found)}."
     asides = len(found.asides)
     if asides:
         told += f" {asides} other {'line stands' if asides == 1 else 'lines stand'} apart, each below its table."
