@@ -38,7 +38,8 @@ def lines_of_runs(found: Collected) -> list[Line]:
 
 def places(found: Collected) -> str:
     """Where the runs that count were done; where on several devices, how many on each."""
-    (most, first), *others = Counter(line.get("device") or "an unnamed device" for line in lines_of_runs(found)).most_common()
+    devices = Counter(line.get("device") or "an unnamed device" for line in lines_of_runs(found))
+    (most, first), *others = devices.most_common()
     if not others:
         return f"done on {most}"
     return ", ".join([f"{first} done on {most}", *(f"{count} on {device}" for device, count in others)])
