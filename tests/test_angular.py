@@ -226,3 +226,12 @@ def test_a_piecewise_angular_function_learns_another_one(monotone):
         optimiser.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0] / 50
+
+
+def test_the_sigmoid_angle_keeps_its_slope_where_its_value_is_all_but_one():
+    c = torch.linspace(-1, 1, 2001, dtype=torch.float64)[1:-1]
+    g, k = ANGULARS["sigmoid"], 0.06
+    exact = (1 / torch.cosh(torch.asin(c) / (2 * k))) ** 2 / (2 * k * math.tanh(math.pi / 4 / k)) / (1 - c * c).sqrt()
+    slope = known_at(g, c.float(), {"k": k})["g_c"].double()
+    torch.testing.assert_close(slope, exact, rtol=1e-3, atol=0)
+    torch.testing.assert_close(known_at(g, c.float(), {"k": torch.tensor(k)})["g_c"].double(), exact, rtol=1e-3, atol=0)

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from dcnets import DecoupledConv2d, DecoupledLinear, calibrate, convert
 from dcnets.functional import patch_norm
@@ -322,3 +323,47 @@ def test_a_layer_that_is_called_by_keyword_is_calibrated_too():
     model, x = Naming(), torch.randn(4, 3, 6, 6)
     calibrate(model, [x])
     torch.testing.assert_close(model.layer.rho, model.layer.mean_patch_norm(x).expand(4))
+
+
+# -- what no batch reaches, and batches that fail -----------------------------------------------------------------------
+
+
+class WithAuxiliary(nn.Module):
+    """A network with a head that evaluation does not reach, as googlenet has."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(DecoupledConv2d(3, 4, 3), nn.BatchNorm2d(4))
+        self.head = nn.Sequential(DecoupledConv2d(4, 4, 3), nn.BatchNorm2d(4), DecoupledConv2d(4, 2, 1, radius="absolute"))
+
+    def forward(self, x):
+        x = self.body(x)
+        return self.head(x) if self.training else x
+
+
+def test_what_no_batch_reaches_keeps_its_statistics():
+    model = WithAuxiliary()
+    model(BATCHES[0])
+    before = copy.deepcopy(model.head.state_dict())
+    calibrate(model, BATCHES)
+    torch.testing.assert_close(model.head.state_dict(), before, rtol=0, atol=0)
+    assert model.body[1].num_batches_tracked == len(BATCHES)
+
+
+def test_a_batch_that_fails_leaves_everything_as_it_was():
+    model = nn.Sequential(DecoupledConv2d(3, 4, 3), nn.BatchNorm2d(4), DecoupledConv2d(4, 2, 1, radius="absolute"))
+    model(BATCHES[0])
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match="expected x of shape"):
+        calibrate(model, [BATCHES[1], torch.randn(2, 5, 8, 8)])
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    assert model[1].momentum == 0.1
+
+
+def test_a_parametrised_radius_is_refused_rather_than_left_alone():
+    layer = DecoupledConv2d(3, 4, 3, radius="absolute")
+    parametrize.register_parametrization(layer, "raw_radius", nn.Identity())
+    with pytest.raises(ValueError, match="raw_radius is computed from other parameters; remove the parametrisation"):
+        layer.set_radius(2.0)
+    with pytest.raises(ValueError, match="raw_radius is computed"):
+        calibrate(layer, BATCHES)

@@ -849,3 +849,33 @@ def test_a_description_without_a_classifier_selects_the_convolutions():
 def test_a_model_without_a_description_is_refused_with_what_to_do():
     with pytest.raises(ValueError, match="Sequential has no pretrained_cfg; pass a function select"):
         pretrained_select(small())
+
+
+@pytest.mark.parametrize("name", ["rho", "k", "p"])
+@pytest.mark.parametrize("kind", ["parameter", "buffer", "attribute"])
+def test_a_tensor_of_a_users_with_the_name_of_a_property_is_not_lost(name, kind):
+    conv, own = nn.Conv2d(3, 4, 3), torch.ones(2)
+    if kind == "buffer":
+        conv.register_buffer(name, own)
+    else:
+        setattr(conv, name, nn.Parameter(own) if kind == "parameter" else own)
+    model, report = convert(nn.Sequential(conv))
+    assert model[0] is conv
+    assert f"has an attribute {name!r} of its own" in report.skipped[0][2]
+
+
+@pytest.mark.parametrize("name", ["tensors", "respond", "geometry", "dims"])
+def test_an_attribute_of_a_users_with_the_name_of_a_method_breaks_no_layer(name):
+    conv = nn.Conv2d(3, 4, 3)
+    setattr(conv, name, [1])
+    model, report = convert(nn.Sequential(conv))
+    assert f"has an attribute {name!r} of its own" in report.skipped[0][2]
+    assert model(torch.randn(1, 3, 5, 5)).shape == (1, 4, 3, 3)
+
+
+def test_a_method_of_torchs_that_a_user_replaced_goes_along():
+    conv = nn.Conv2d(3, 4, 3)
+    conv.extra_repr = lambda: "mine"
+    model, report = convert(nn.Sequential(conv))
+    assert report.replaced
+    assert "mine" in repr(model)

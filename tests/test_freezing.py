@@ -408,3 +408,18 @@ def test_a_frozen_network_keeps_its_radii_in_float32_when_it_is_halved(dtype):
     assert frozen.value_rho.dtype == torch.float32
     torch.testing.assert_close(frozen.value_rho, torch.full((6,), 4e5))
     assert frozen.double().value_rho.dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", ["values", "names", "numbers", "formula", "value_rho"])
+@pytest.mark.parametrize("kind", ["buffer", "attribute"])
+def test_a_layer_with_an_attribute_that_a_frozen_one_needs_stays_as_it_is_in_the_copy(name, kind):
+    layer, x = DecoupledConv2d(3, 4, 3), torch.randn(2, 3, 6, 6)
+    if kind == "buffer":
+        layer.register_buffer(name, torch.ones(2))
+    else:
+        setattr(layer, name, [1])
+    frozen = freeze(nn.Sequential(layer, DecoupledConv2d(4, 4, 3)))
+    assert isinstance(frozen[0], DecoupledConv2d)
+    assert not isinstance(frozen[1], DecoupledConv2d)
+    assert list(getattr(frozen[0], name)) == list(getattr(layer, name))
+    torch.testing.assert_close(frozen[0](x), layer.eval()(x))

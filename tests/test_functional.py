@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tolerances import AUTHORS, EXACT, UNFOLD, error
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import dcnets
@@ -789,3 +791,36 @@ def test_a_backend_can_be_entered_again():
             seen.append(dispatch._backend)
         seen.append(dispatch._backend)
     assert seen == ["reference", "auto"] * 2
+
+
+# -- a mean norm that is given, and calls that are recorded ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_mean_norm_is_one_number(path):
+    x, w, m = torch.randn(2, 2, 5, 5), torch.randn(4, 2, 3, 3), torch.tensor([2.0], requires_grad=True)
+    with backend(path):
+        y = decoupled_conv2d(x, w, "tanh-cosine", mean_norm=m)
+        assert torch.equal(y, decoupled_conv2d(x, w, "tanh-cosine", mean_norm=2.0))
+        y.sum().backward()
+        assert m.grad.shape == (1,)
+        assert m.grad.item() != 0
+        for wrong in (torch.tensor([1.0, 2.0, 30.0]), lambda n: n.mean((0, 3)) + 1):
+            with pytest.raises(ValueError, match=r"mean_norm has shape \(.*\), expected one number.*give its mean"):
+                decoupled_conv2d(x, w, "tanh-cosine", mean_norm=wrong)
+
+
+@pytest.mark.parametrize("own", [{"rho": torch.ones(4)}, {"rho": 1.0}, {"mean_norm": torch.tensor(2.0)}])
+def test_values_are_not_read_where_a_call_is_recorded_or_imagined(own):
+    x, w = torch.randn(2, 2, 5, 5), torch.randn(4, 2, 3, 3)
+    name, value = next(iter(own.items()))
+
+    def f(x, w, value):
+        return decoupled_conv2d(x, w, "tanh-cosine", **{name: value})
+
+    torch.testing.assert_close(make_fx(f)(x, w, value)(x, w, value), f(x, w, value))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert f(x, w, value).shape == (2, 4, 3, 3)
+    with FakeTensorMode() as imagined:
+        fake = [imagined.from_tensor(t) if isinstance(t, torch.Tensor) else t for t in (x, w, value)]
+        assert f(*fake).shape == (2, 4, 3, 3)

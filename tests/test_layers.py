@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import dcnets
 from dcnets import (
@@ -973,3 +974,25 @@ def test_importing_dcnets_alone_does_not_wait_for_torch():
 def test_an_unknown_name_is_no_attribute():
     with pytest.raises(AttributeError, match="'dcnets' has no attribute 'DecoupledConv4d'"):
         dcnets.DecoupledConv4d  # noqa: B018
+
+
+def test_the_checkpoint_of_a_pruned_ordinary_layer_loads_into_a_pruned_decoupled_one():
+    plain, layer = nn.Conv2d(3, 4, 3), DecoupledConv2d(3, 4, 3, bias=True)
+    for module in (plain, layer):
+        prune.l1_unstructured(module, "weight", 0.5)
+    layer.load_state_dict(plain.state_dict())
+    assert torch.equal(layer.weight_orig, plain.weight_orig)
+    assert torch.equal(layer.weight_mask, plain.weight_mask)
+
+
+def test_layers_with_learned_functions_can_be_made_on_the_meta_device_and_begun_module_by_module():
+    options = {"magnitude": "piecewise(init=ball)", "angular": "piecewise(init=sigmoid, monotone=True)"}
+    with torch.device("meta"):
+        model = nn.Sequential(DecoupledConv2d(3, 4, 3, **options))
+    model.to_empty(device="cpu")
+    for module in model.modules():
+        if next(module.parameters(recurse=False), None) is not None:
+            module.reset_parameters()
+    fresh = DecoupledConv2d(3, 4, 3, **options)
+    assert torch.equal(model[0].h.values, fresh.h.values)
+    assert torch.equal(model[0].g.values, fresh.g.values)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import EXACT, HALF, SCALE, error
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 import dcnets
@@ -571,3 +572,12 @@ def test_a_head_learns_digits_and_brings_them_nearer_to_their_class_than_without
 def test_the_plain_weight_of_a_classifier_gives_its_logits(learn_scale):
     head, x = NormalisedClassifier(FEATURES, CLASSES, scale=3.0, learn_scale=learn_scale), torch.randn(7, FEATURES)
     torch.testing.assert_close(x @ head.plain_weight().t(), head(x))
+
+
+def test_a_margin_head_and_its_loss_work_on_fake_tensors():
+    with FakeTensorMode():
+        x, targets = torch.randn(3, 4, requires_grad=True), torch.zeros(3, dtype=torch.long)
+        loss = softmax_loss(MarginHead(4, 5)(x, targets), targets)
+        loss.backward()
+        assert loss.shape == ()
+        assert x.grad.shape == x.shape

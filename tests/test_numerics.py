@@ -1,5 +1,6 @@
 """Nothing is NaN and nothing is silently wrong: extreme inputs, half precision, and errors that say what to do."""
 
+import copy
 import itertools
 import math
 
@@ -367,3 +368,28 @@ def test_a_layer_refuses_what_its_function_refuses():
         layer(torch.zeros(2, 4, 5, 5, dtype=torch.uint8))
     with pytest.raises(TypeError, match=r"x is torch.float64 and weight is torch.float32"):
         layer(X.double())
+
+
+# -- inputs that are no numbers, and radii that half precision does not hold -------------------------------------------
+
+
+@pytest.mark.parametrize("strange", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("options", [{"magnitude": "piecewise"}, {"angular": "piecewise"}])
+def test_a_piecewise_layer_answers_nan_or_infinity_where_its_input_is_that(options, strange):
+    layer, x = DecoupledConv2d(2, 3, 3, **options).eval(), torch.randn(1, 2, 6, 6)
+    x[0, 0, 0, 0] = strange
+    y = layer(x)
+    assert not y[..., 0, 0].isfinite().any()
+    assert y[..., 1:, 1:].isfinite().all()
+
+
+@pytest.mark.parametrize("rho", [70_000.0, 1e6])
+def test_an_absolute_radius_beyond_float16_is_kept_in_it(rho):
+    wide = DecoupledConv2d(2, 3, 3, radius="absolute")
+    wide.set_radius(rho)
+    half = copy.deepcopy(wide).half().eval()
+    half.set_radius(rho)
+    x = torch.randn(2, 2, 6, 6).mul_(1000)
+    torch.testing.assert_close(half.rho, torch.full((3,), rho), rtol=HALF[torch.float16], atol=0)
+    for own in (half, dcnets.freeze(half)):
+        assert error(own(x.half()), wide(x).half()) < HALF[torch.float16]

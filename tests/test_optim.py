@@ -10,6 +10,7 @@ import torch
 from test_penalties import Launches, filters_of, network, stages
 from tolerances import AUTHORS, EXACT, error
 from torch import nn
+from torch.nn.utils import prune
 
 from dcnets import DecoupledConv2d, DecoupledConvTranspose2d, DecoupledLinear, Operator
 from dcnets.optim import parameter_groups, project_every, project_weights, weighted_gradients
@@ -502,3 +503,15 @@ def test_a_weight_that_an_ordinary_layer_has_too_is_refused(change):
     model["theirs"].weight = model["ours"].weight
     with pytest.raises(ValueError, match=r"the weight of ours is theirs.weight too, where its norm acts"):
         change(model)
+
+
+@pytest.mark.parametrize("magnitude", ["inner_product", "tanh"])
+@pytest.mark.parametrize(
+    "rework", [lambda layer: prune.random_unstructured(layer, "weight", 0.5), nn.utils.spectral_norm], ids=["prune", "norm"]
+)
+def test_the_original_of_a_pruned_or_spectrally_normed_weight_decays_as_the_weight_does(rework, magnitude):
+    layer = rework(DecoupledConv2d(3, 4, 3, bias=True, magnitude=magnitude))
+    prune.random_unstructured(layer, "bias", 0.5)
+    decaying = {id(p) for g in parameter_groups(layer, 0.1) if g["weight_decay"] for p in g["params"]}
+    assert (id(layer.weight_orig) in decaying) is (magnitude == "inner_product")
+    assert id(layer.bias_orig) in decaying

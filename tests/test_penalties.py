@@ -6,6 +6,7 @@ import pytest
 import torch
 from tolerances import EXACT, error
 from torch import nn
+from torch.nn.utils import parametrizations
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import dcnets
@@ -277,3 +278,10 @@ def test_frozen_filters_need_no_gradient_and_many_directions_go_at_once(name):
             torch.testing.assert_close(again, one)
             torch.testing.assert_close(all_of_them, torch.stack([one * d for d in directions]))
     assert reached == 10  # of 11 decoupled layers, one being frozen
+
+
+@both_penalties
+def test_every_parametrised_layer_counts_though_its_weight_is_made_at_each_reading(name):
+    layers = [parametrizations.weight_norm(DecoupledConv2d(4, 8, 3)) for _ in range(16)]
+    expected = sum(PENALTIES[name](layer) for layer in layers)
+    torch.testing.assert_close(PENALTIES[name](nn.Sequential(*layers)), expected)

@@ -61,10 +61,10 @@ def cosine(c: Tensor) -> Tensor:
     return c
 
 
-def _sigmoid_c(g: Tensor, c: Tensor, k: Value) -> Tensor:
-    """∂g/∂c = (1 − (g·tanh(π/4k))²) / (2k · tanh(π/4k)) · ∂asin/∂c."""
-    top = half_turn(k)
-    return one_minus_((g * top).square_()).mul_(0.5 / (k * top)).mul_(arc_slope(c))
+def _sigmoid_c(c: Tensor, k: Value) -> Tensor:
+    """∂g/∂c = 2σ(1 − σ) / (k · tanh(π/4k)) · ∂asin/∂c with σ = σ(−|asin(c)|/k), which is exact where g is all but ±1."""
+    s = torch.sigmoid(arc_sine(c).abs_().mul_(-1 / k))
+    return torch.addcmul(s, s, s, value=-1).mul_(2 / (k * half_turn(k))).mul_(arc_slope(c))
 
 
 def _sigmoid_k(g: Tensor, c: Tensor, k: Value) -> Tensor:

@@ -117,11 +117,21 @@ def why_not(name: str, module: nn.Module, select: Select | None) -> str | None:
         return f"a subclass of {plain}, which may compute something else" if plain else "has no decoupled counterpart"
     if "forward" in vars(module):
         return "its forward is patched, which may compute something else"
-    if clash := next((own for own in sorted(OPERATORS_OWN) if hasattr(module, own)), None):
-        return f"has an attribute {clash!r} of its own, which means something else in a decoupled layer; rename it"
+    if clashes := (own_names(module) & OPERATORS_OWN) | taken(own_names(module), module, TWINS[type(module)]):
+        return f"has an attribute {min(clashes)!r} of its own, which means something else in a decoupled layer; rename it"
     if select is None:
         return None if type(module) in BY_DEFAULT else "converted only when select asks for it"
     return None if select(name, module) else "not selected"
+
+
+def own_names(module: nn.Module) -> set[str]:
+    """The names of a layer's attributes, parameters, buffers and modules, beside what its class defines."""
+    return {*vars(module), *module._parameters, *module._buffers, *module._modules}
+
+
+def taken(names: set[str], module: nn.Module, twin: object) -> set[str]:
+    """The names that its twin, or the twin's class, has for something else than the layer's class."""
+    return {name for name in names if hasattr(twin, name) and not hasattr(type(module), name)}
 
 
 def bypassed_layers(model: nn.Module) -> set[nn.Module]:

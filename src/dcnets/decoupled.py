@@ -16,7 +16,7 @@ from dcnets.geometry import Geometry
 from dcnets.kernels.response import Behind, Response
 from dcnets.naming import choose, refuse_unknown
 from dcnets.operator import Operator
-from dcnets.options import DEFAULTS, LEARNABLE, RADIUS_FLOOR, Options, Raw, radius_of, spelled_out
+from dcnets.options import DEFAULTS, LEARNABLE, RADIUS_FLOOR, Options, Raw, absolute, radius_of, raw_of, spelled_out
 from dcnets.patches import normalise, patch_norm, scale_filters
 from dcnets.precision import kept_wide
 from dcnets.processes import SharedMean
@@ -32,8 +32,8 @@ SHOWN = ("radius_init", "radius_per", "sync")
 """Options beside the operator's that a layer tells of itself where they are not the default."""
 DECAY = 0.999
 """The weight that `running_norm` gives to the past once it has seen a thousand batches."""
-WEIGHTS = ("weight", "weight_g", "weight_v")
-"""The weight in a checkpoint: itself, or what torch's older weight norm makes it of."""
+WEIGHTS = ("weight", "weight_g", "weight_v", "weight_orig")
+"""The weight in a checkpoint: itself, or what torch's older weight and spectral norm and its pruning make it of."""
 
 
 class Decoupled(nn.Module):
@@ -232,8 +232,10 @@ class Decoupled(nn.Module):
         raw: Tensor | None = getattr(self, "raw_radius", None)
         if raw is None:
             raise ValueError(f"{self.operator} has no radius")
+        if "raw_radius" not in self._parameters and "raw_radius" not in self._buffers:
+            raise ValueError("raw_radius is computed from other parameters; remove the parametrisation before setting ρ")
         with torch.no_grad():
-            raw.copy_((torch.as_tensor(rho, device=raw.device, dtype=raw.dtype) - RADIUS_FLOOR).clamp(min=0).sqrt())
+            raw.copy_(raw_of(rho, raw))
 
     def plain_weight(self) -> Tensor:
         """The weight of the ordinary layer that computes the same, where the operator is linear in x."""
@@ -289,11 +291,6 @@ class Decoupled(nn.Module):
         shown = {"operator": str(self.operator)} | ({"learn": self.learn} if self.learn else {})
         shown |= {name: getattr(self, name) for name in SHOWN if getattr(self, name) != DEFAULTS[name]}
         return ", ".join([super().extra_repr(), *(f"{name}={value}" for name, value in shown.items())])
-
-
-def absolute(v: Tensor) -> Tensor:
-    """|v|, with slope 1 at 0, so that a value that starts at its lowest can leave it."""
-    return torch.where(v < 0, -v, v)
 
 
 def share_of_batch(count: Tensor) -> Tensor:

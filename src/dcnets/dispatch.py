@@ -112,7 +112,18 @@ def given_mean(x: Tensor, patches: Patches, formula: Formula, tensors: Tensors) 
         mean_norm = mean_norm(patch_norm(x, patches, formula.eps))
     if mean_norm is None:
         return None
-    return torch.as_tensor(mean_norm, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+    mean_norm = torch.as_tensor(mean_norm, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+    return scalar(mean_norm) if mean_norm.dim() else mean_norm
+
+
+def scalar(mean_norm: Tensor) -> Tensor:
+    """The one number in a tensor with axes."""
+    if mean_norm.numel() != 1:
+        raise ValueError(
+            f"mean_norm has shape {tuple(mean_norm.shape)}, expected one number for the whole batch; "
+            "give its mean, and what differs between filters as rho"
+        )
+    return mean_norm.reshape(())
 
 
 def respond_settled(

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from dcnets.conversion import hand_over, is_itself, plain_twin, refuse_unfit, replace
+from dcnets.conversion import OPERATORS_OWN, hand_over, is_itself, own_names, plain_twin, refuse_unfit, replace, taken
 from dcnets.decoupled import Decoupled
 from dcnets.dispatch import respond_settled, respond_settled_with
 from dcnets.geometry import Geometry
@@ -21,12 +21,16 @@ from dcnets.registry import Value
 from dcnets.settling import formula_of, settle
 from dcnets.surroundings import one_call
 
+BOTH_HAVE = {*vars(nn.Module()), "weight", "bias"}
+"""What means the same in a layer and in its frozen twin."""
+
 
 def freeze(model: nn.Module) -> nn.Module:
     """A copy of the model in evaluation mode, ready to export: filters normalised once, radii and weightings folded.
 
     A layer whose operator is linear in x becomes an ordinary one. The model itself is left as it is, and so is, in the
-    copy, a decoupled layer that is parametrised, patched or of a user's own subclass.
+    copy, a decoupled layer that is parametrised, patched or of a user's own subclass, or that has an attribute of a user's
+    with a name that a frozen layer needs.
     """
     refuse_unfit(model, "freeze")
     frozen = copy.deepcopy(model).eval().requires_grad_(False)
@@ -37,9 +41,11 @@ def freeze(model: nn.Module) -> nn.Module:
     return replace(frozen, twins)
 
 
-def frozen_twin(layer: Decoupled) -> Frozen:
-    """The layer for inference, with the hooks and attributes that a user gave it."""
+def frozen_twin(layer: Decoupled) -> nn.Module:
+    """The layer for inference, with all that a user gave it, or the layer itself where the twin has no room for that."""
     twin = FrozenTransposed(layer) if isinstance(layer, nn.modules.conv._ConvTransposeNd) else Frozen(layer)
+    if taken(own_names(layer) - OPERATORS_OWN - BOTH_HAVE, layer, twin):
+        return layer
     hand_over(layer, twin)
     return twin
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-import torch
 from torch import Tensor
 
 from dcnets.dispatch import backend, respond
@@ -13,7 +12,7 @@ from dcnets.naming import refuse_unknown
 from dcnets.operator import Operator
 from dcnets.patches import patch_norm as grouped_patch_norm
 from dcnets.settling import Tensors
-from dcnets.surroundings import pure_torch_needed
+from dcnets.surroundings import pure_torch_needed, written_down
 
 __all__ = [
     "backend",
@@ -93,7 +92,7 @@ def call(
 
 
 def check(operator: Operator, tensors: Tensors) -> None:
-    """Refuse what a caller can get wrong. Values of tensors are looked at on the CPU alone."""
+    """Refuse what a caller can get wrong. Values of tensors are read on the CPU alone, and not where a call is recorded."""
     refuse_unknown("a decoupled function", tensors, Tensors.__annotations__)
     takes = [*operator.h.parameters, *operator.g.parameters]
     if operator.has_radius and operator.radius == "relative":
@@ -104,9 +103,10 @@ def check(operator: Operator, tensors: Tensors) -> None:
             continue
         if name not in takes:
             raise ValueError(f"{operator} takes no {name}; leave it out")
-        elsewhere = isinstance(value, Tensor) and (value.device.type != "cpu" or pure_torch_needed())
+        given = isinstance(value, Tensor)
+        elsewhere = given and (value.device.type != "cpu" or pure_torch_needed() or written_down(value))
         if name == "beta" or callable(value) or elsewhere:
             continue
-        least = torch.as_tensor(value).detach().min()
+        least = value.detach().min().item() if given else value
         if not (least >= 1 if name == "p" else least > 0):
-            raise ValueError(f"{name} must be {'at least 1' if name == 'p' else 'above 0'}, got {least.item():g}")
+            raise ValueError(f"{name} must be {'at least 1' if name == 'p' else 'above 0'}, got {least:g}")

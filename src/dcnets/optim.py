@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from dcnets.decoupled import Decoupled
+from dcnets.decoupled import WEIGHTS, Decoupled
 from dcnets.filters import alike, by_filter, decoupled_layers, joined, layout
 from dcnets.patches import norm
 
@@ -134,7 +134,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 def decays(layer: Decoupled, key: str) -> bool:
     """Whether a decoupled layer's parameter is one that decay suits; `key` may be that of a parametrisation."""
     part = key.removeprefix("parametrizations.").split(".")[0]
-    return part == "bias" or (part in ("weight", "weight_g", "weight_v") and layer.operator.weighted)
+    return part in ("bias", "bias_orig") or (part in WEIGHTS and layer.operator.weighted)
 
 
 def check_scale(scale: float) -> None:

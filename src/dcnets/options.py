@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple, TypedDict, cast
 
+import torch
 from torch import Tensor
 
 from dcnets.operator import Operator
@@ -47,8 +48,19 @@ class Raw(NamedTuple):
 
 
 def radius_of(raw: Tensor) -> Tensor:
-    """ρ = r² + 1e-4, r being the parameter."""
-    return raw.square() + RADIUS_FLOOR
+    """ρ = r² + 1e-4, r being the parameter; in float32 at least, as half precision holds no ρ above 65,504."""
+    return (raw.float() if raw.dtype.itemsize < 4 else raw).square() + RADIUS_FLOOR
+
+
+def raw_of(rho: Tensor | float, like: Tensor) -> Tensor:
+    """r = √(ρ − 1e-4), the inverse of `radius_of`, on the device of `like` and in float32 at least."""
+    wide = torch.promote_types(like.dtype, torch.float32)
+    return (torch.as_tensor(rho, device=like.device, dtype=wide) - RADIUS_FLOOR).clamp(min=0).sqrt()
+
+
+def absolute(v: Tensor) -> Tensor:
+    """|v|, with slope 1 at 0, so that a value that starts at its lowest can leave it."""
+    return torch.where(v < 0, -v, v)
 
 
 def spelled_out(options: Options) -> Options:

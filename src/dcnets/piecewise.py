@@ -18,10 +18,10 @@ def interpolate(values: Tensor, position: Tensor) -> Tensor:
     """Each filter's piecewise-linear function at `position`, in knots.
 
     `values` is (filters, knots); `position` is in the grouped layout and is broadcast over filters where it has one. Beyond
-    the first and the last knot the outer pieces go on.
+    the first and the last knot the outer pieces go on; NaN stays NaN.
     """
     knots = values.shape[1]
-    below = position.detach().floor().clamp(0, knots - 2)
+    below = position.detach().floor().nan_to_num(0).clamp(0, knots - 2)
     groups = position.shape[1]
     first = torch.arange(values.shape[0], device=values.device).mul(knots).reshape(groups, -1, *(1,) * (position.dim() - 3))
     index = first + below.long()
@@ -43,8 +43,14 @@ class Piecewise(nn.Module):
         super().__init__()
         if begin.numel() < 2:
             raise ValueError(f"a piecewise function has at least 2 knots, got {begin.numel()}")
-        self.monotone = monotone
-        self.values = nn.Parameter(begin.to(device=device, dtype=dtype or torch.get_default_dtype()).repeat(filters, 1))
+        self.monotone, self.begin = monotone, begin
+        self.values = nn.Parameter(torch.empty(filters, begin.numel(), device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Start anew, as the function that `init` names."""
+        with torch.no_grad():
+            self.values.copy_(self.begin)
 
     def settle(self) -> None:
         """Make the values monotone for good, where they are to be."""
