@@ -13,7 +13,10 @@ from torch import nn
 from torch.nn.utils import prune
 
 from dcnets import DecoupledConv2d, DecoupledConvTranspose2d, DecoupledLinear, Operator
+from dcnets.losses import NormalisedClassifier
+from dcnets.margins import MarginHead
 from dcnets.optim import parameter_groups, project_every, project_weights, weighted_gradients
+from dcnets.penalties import orthonormal_penalty
 
 with np.load(Path(__file__).parent / "data" / "authors.npz") as stored:
     RECORDED = {key: torch.from_numpy(stored[key]) for key in stored}
@@ -182,7 +185,7 @@ def test_a_layer_whose_norm_acts_is_refused_by_name_and_nothing_is_done(refuser,
 
 @every_refuser
 def test_a_model_without_decoupled_layers_is_refused(refuser):
-    with pytest.raises(ValueError, match="no decoupled layer in Linear"):
+    with pytest.raises(ValueError, match="no decoupled filters in Linear"):
         REFUSERS[refuser](nn.Linear(3, 2))
 
 
@@ -209,6 +212,20 @@ def test_a_scale_that_is_not_positive_is_refused(scale):
         project_weights(layer, scale)
     with pytest.raises(ValueError, match="scale must be a positive number"):
         project_every(torch.optim.SGD(layer.parameters(), lr=0.1), layer, scale=scale)
+
+
+@pytest.mark.parametrize("head", [NormalisedClassifier, MarginHead])
+def test_a_classifier_is_no_filter(head):
+    model = nn.Sequential(DecoupledLinear(3, 4), head(4, 5))
+    before = model[1].weight.detach().clone()
+    project_weights(model)
+    assert torch.equal(model[1].weight, before)
+    torch.testing.assert_close(model[0].weight.norm(dim=1), torch.ones(4), rtol=1e-3, atol=0)
+    torch.testing.assert_close(orthonormal_penalty(model), orthonormal_penalty(model[0]))
+    with weighted_gradients(model):
+        assert not model[1].weight._backward_hooks
+    with pytest.raises(ValueError, match=f"no decoupled filters in {head.__name__}"):
+        project_weights(model[1])
 
 
 # -- projection every so many steps -----------------------------------------------------------------------------------

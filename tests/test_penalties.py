@@ -246,7 +246,7 @@ def test_frozen_layers_count_but_get_no_gradient(name):
 
 @both_penalties
 def test_a_model_without_decoupled_layers_is_refused(name):
-    with pytest.raises(ValueError, match="no decoupled layer in Conv2d"):
+    with pytest.raises(ValueError, match="no decoupled filters in Conv2d"):
         PENALTIES[name](nn.Conv2d(3, 4, 2))
 
 

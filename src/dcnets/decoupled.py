@@ -50,6 +50,8 @@ class Decoupled(nn.Module):
     raw_p: Tensor
     running_norm: Tensor
     num_batches_tracked: Tensor
+    has_filters = True
+    """Whether the weight is one of filters: a classifier's rows are classes, neither projected nor penalised."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Show every option in the signature that help() and editors read, where the constructor takes options."""

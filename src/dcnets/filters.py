@@ -14,18 +14,18 @@ Layers = list[Decoupled]
 
 
 def decoupled_layers(model: nn.Module) -> dict[str, Decoupled]:
-    """The decoupled layers by name, each set of filters once: a layer that shares weight and layout is left out."""
+    """The layers with decoupled filters by name, each set once: one that shares weight and layout is left out."""
     layers: dict[str, Decoupled] = {}
     seen: dict[tuple[int, tuple[int, bool]], Tensor] = {}  # the weight is kept: a parametrisation makes it at each reading
     for name, layer in model.named_modules():
-        if isinstance(layer, Decoupled):
+        if isinstance(layer, Decoupled) and layer.has_filters:
             weight = layer.weight
             key = (id(weight), layout(layer))
             if key not in seen:
                 seen[key] = weight
                 layers[name or "the model"] = layer
     if not layers:
-        raise ValueError(f"no decoupled layer in {type(model).__name__}; decouple its convolutions first")
+        raise ValueError(f"no decoupled filters in {type(model).__name__}; decouple its convolutions first")
     return layers
 
 

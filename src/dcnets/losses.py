@@ -26,8 +26,10 @@ class NormalisedClassifier(DecoupledLinear):
 
     This is LinearConv with the cosine; `magnitude="sphere"` makes it s·cos θ, as NormFace has it. The scale s is one number
     for all classes, learned (as `alpha`) where `learn_scale` says so. Half precision is computed in float32, in which the
-    logits come too.
+    logits come too. Projection, weighted gradients and penalties leave it alone, as the authors' do.
     """
+
+    has_filters = False
 
     def __init__(
         self, in_features: int, num_classes: int, *, scale: float = 1.0, learn_scale: bool = False,

@@ -16,7 +16,6 @@ from dcnets.experiments.adversary import Adversary
 from dcnets.experiments.distributed import Team
 from dcnets.experiments.recipe import Recipe
 from dcnets.experiments.regulariser import Regulariser
-from dcnets.losses import NormalisedClassifier
 from dcnets.optim import parameter_groups
 
 if TYPE_CHECKING:
@@ -39,8 +38,7 @@ def make_optimiser(model: nn.Module, recipe: Recipe, device: torch.device) -> Op
 
 def decoupled_body(model: nn.Module) -> nn.ModuleList:
     """The decoupled layers without a weight-normalised classifier, which is neither projected nor penalised."""
-    layers = [module for module in model.modules() if isinstance(module, Decoupled)]
-    return nn.ModuleList(layer for layer in layers if not isinstance(layer, NormalisedClassifier))
+    return nn.ModuleList(each for each in model.modules() if isinstance(each, Decoupled) and each.has_filters)
 
 
 def set_rate(optimiser: Optimizer, rate: float) -> None:

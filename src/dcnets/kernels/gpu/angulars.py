@@ -81,8 +81,10 @@ def g_sigmoid(c, k, p):
     inverse = 1.0 / k + tl.zeros([1, 1], dtype=tl.float32)
     low = tl.exp(-1.5707963267948966 * inverse)
     inverse_top = (1.0 + low) / (1.0 - low)
-    t = 2.0 / (1.0 + tl.exp(-angle * inverse)) - 1.0
-    rise = 1.0 - t * t
+    e = tl.exp(-tl.abs(angle) * inverse)  # so that 1 − t² = 4e/(1 + e)² is exact where t is all but ±1
+    whole = 1.0 + e
+    t = tl.where(angle < 0, e - 1.0, 1.0 - e) / whole
+    rise = 4.0 * e / (whole * whole)
     g = t * inverse_top
     half = 0.5 * inverse * inverse_top
     g_k = (1.5707963267948966 * (1.0 - 1.0 / (inverse_top * inverse_top)) * g - rise * angle) * (half * inverse)
