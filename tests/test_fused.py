@@ -165,6 +165,17 @@ def test_zero_patches_and_patches_on_the_radius(magnitude):
         torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-6)
 
 
+def test_a_sigmoid_of_small_k_has_its_slope_where_it_is_all_but_one():
+    layer = dcnets.DecoupledLinear(3, 1, operator="sphere-sigmoid(k=0.06)")
+    near = torch.cat([sign * 2 * layer.weight.detach() + 0.15 * torch.randn(200, 3) for sign in (1, -1)])
+    x = near.clone().requires_grad_()
+    with functional.backend("fused"):
+        layer(x).sum().backward()
+    assert x.grad.ne(0).any(1).all()
+    found = errors(layer, near)
+    assert max(found.values()) < ERRORS[torch.float32], found
+
+
 def test_the_running_norm_is_tracked_and_used():
     fused, plain = (dcnets.DecoupledConv2d(3, 4, 3) for _ in range(2))
     plain.load_state_dict(fused.state_dict())
