@@ -30,6 +30,7 @@ OTHERS = {
     "of a network whose recipe is changed (bn_momentum, drops, iterations, patience)": changed(
         recipe={"name": f"{NAME}-scale_0.5"}
     ),
+    "of attacks in L2, which are not shown": changed(attacks=[{**each, "norm": "l2"} for each in USUAL["attacks"]]),
     "of a network that was not at its end": changed(step=5),
     "of images that are not the first": changed(first=1000),
     "of a recipe that this dcnets does not have": changed(recipe={"name": "cifar10-cnn99"}),
