@@ -29,8 +29,8 @@ def fitting(lines: Iterable[Line], version: str | None = None) -> tuple[list[Lin
 def unfit(line: Line) -> str | None:
     """Why a line does not count, whatever its version; None where it does.
 
-    Its network has to have every field of the recipe that its name tells and to be at its end, attacked in float32 and in L∞,
-    on the first test images.
+    Its network has to have every field of the recipe that its name tells and to be at its end, attacked in float32 and
+    in L∞, on the first test images.
     """
     name = origin(line["recipe"]["name"], recipes.recipes())
     if name is None:
