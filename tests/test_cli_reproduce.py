@@ -152,6 +152,17 @@ def test_what_does_not_pay_is_not_done(tiny, monkeypatch):
     assert "at once" not in result.stdout
 
 
+def test_without_a_warm_up_nothing_is_timed_and_as_many_run_as_were_asked_for(tiny, monkeypatch):
+    monkeypatch.setattr(warmup, "timed", lambda *_: pytest.fail("timed"))
+    widths = []
+    monkeypatch.setattr(Local, "start", lambda self, *_: pytest.fail("started"))
+    monkeypatch.setattr(Local, "close", lambda self: widths.append(self.width))
+    shown = ok("reproduce", "table1", "--dry-run", "--no-warm-up", "--jobs", "2", *QUICK)
+    assert "2 runs, of which 0 are there and 2 to do; 2 are not timed beforehand\n" in shown
+    assert widths == [2]
+    assert not Path("runs").exists()
+
+
 def test_lines_of_other_settings_are_shown(tiny):
     ok("train", PLAIN, "--width", "2", "--iterations", "1", "--quiet", "--device", "cpu")
     shown = ok("reproduce", "1", "--dry-run", *QUICK)

@@ -52,6 +52,8 @@ def read_scale(text: str) -> float:
               help="Shorten the schedules in proportion; such numbers are not the paper's.")  # fmt: skip
 @click.option("--jobs", type=count("--jobs"), default=1, metavar="N", show_default=True,
               help="Runs at once on a device, where a warm-up says that it pays.")  # fmt: skip
+@click.option("--warm-up/--no-warm-up", default=True,
+              help="Time a few updates first; without it no time is told, and --jobs holds as it is.")  # fmt: skip
 @click.option("--engine", "engine_name", type=one_of("engine", "local", "ray"), default="local", metavar="local|ray",
               show_default=True, help="ray: many GPUs or machines; RAY_ADDRESS is the cluster.")  # fmt: skip
 @data_option
@@ -71,7 +73,7 @@ def read_scale(text: str) -> float:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object in place of tables, and no bar.")
 @click.option("--quiet", is_flag=True, help="No bar.")
 def reproduce(
-    tables: tuple[str, ...], patterns: tuple[str, ...], seeds: int, scale: float, jobs: int, engine_name: str,
+    tables: tuple[str, ...], patterns: tuple[str, ...], seeds: int, scale: float, jobs: int, warm_up: bool, engine_name: str,
     data_folder: Path | None, folder: Path, results_file: Path, images: int | None, device: str, compiled: bool | None,
     captured: bool | None, precision: str, threads: int | None, save_seconds: float, dry_run: bool, as_json: bool,
     quiet: bool,
@@ -124,8 +126,8 @@ def reproduce(
             reproducing.plan(plan, cells)
         if isinstance(engine, Local) and where.device == "cuda" and jobs > 1 and missing:
             engine.share(err)
-        expected = reproducing.expected(missing, order, folder, err)
-        if isinstance(engine, Local) and jobs > 1 and missing:
+        expected = reproducing.expected(missing, order, folder, err) if warm_up else dict.fromkeys(missing)
+        if warm_up and isinstance(engine, Local) and jobs > 1 and missing:
             engine.lanes = reproducing.lanes(expected, order, folder, jobs, err)
         outlook = reproducing.outlook(plan, expected, engine.width, where, seeds, scale)
         speak(outlook.told)

@@ -107,8 +107,8 @@ def outlook(plan: Plan, expected: Mapping[Job, float | None], lanes: int, where:
     told = f"{runs}, of which {there} {'is' if there == 1 else 'are'} there and {len(expected)} to do"
     if known:
         told += f", in about {spoken_time(seconds or 0)} on {where.name}" + (f", {lanes} at once" if lanes > 1 else "")
-    if len(known) < len(expected):
-        told += f"; {len(expected) - len(known)} could not be measured, so that their time is not known"
+    if untimed := len(expected) - len(known):
+        told += f"; {untimed} {'is' if untimed == 1 else 'are'} not timed beforehand"
     if plan.unmeasured:
         one = len(plan.unmeasured) == 1
         told += f"\n{len(plan.unmeasured)} {'accuracy' if one else 'accuracies'} under attack {'is' if one else 'are'} then "
