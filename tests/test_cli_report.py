@@ -218,6 +218,17 @@ def test_a_figure_has_its_own_name_and_other_formats(tmp_path, monkeypatch):
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_figure_of_one_scale_leaves_out_the_others(tmp_path):
+    assert call("figure", "attacks", "--out", tmp_path / "a.svg").exit_code == 0
+    assert call("figure", "attacks", "--scale", "0.25", "--out", tmp_path / "b.svg").exit_code == 0
+    assert "× 0.25" in (tmp_path / "b.svg").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    told = refused(1, "figure", "attacks", "--scale", "1", "--out", tmp_path / "c.svg")
+    assert told == "error: nothing to draw: No network of Tables 7 and 8 is attacked yet."
+    assert call("figure", "robustness", "--scale", "1", "--out", tmp_path / "d.svg").exit_code == 0
+    told = refused(1, "figure", "robustness", "--scale", "0.25", "--out", tmp_path / "e.svg")
+    assert told.startswith("error: nothing to draw: No network is attacked at several ε yet.")
+
+
 def test_a_long_title_stands_within_a_narrow_figure(tmp_path):
     from matplotlib.image import imread
 
@@ -256,6 +267,7 @@ def test_a_checkpoint_that_cannot_be_read_is_told_and_the_rest_is_drawn(place, t
     ("arguments", "code", "told"),
     [
         ([], 2, f"error: missing N, one of {', '.join(NAMES)}; see dcnets figure --help"),
+        (["2", "--scale", "1"], 2, "error: --scale chooses among lines of results, for figures 4, curves, attacks"),
         (
             ["5"],
             2,

@@ -71,8 +71,9 @@ def test_the_page_of_results_is_that_of_the_lines_of_the_project(tmp_path):
     assert written.read_text() == (ROOT / "docs" / "results.md").read_text(), "dcnets report --markdown docs/results.md"
 
 
-def test_the_page_of_robustness_is_that_of_the_lines_of_the_project(tmp_path):
-    lines = lines_of_the_project(tmp_path) / "attacks.jsonl"
-    made, page = ok("study", "--tables", "--results", lines), ROOT / "docs" / "robustness-results.md"
+@pytest.mark.parametrize(("page", "options"), [("results", []), ("results-short", ["--scale", "0.08"])])
+def test_the_pages_of_robustness_are_those_of_the_lines_of_the_project(tmp_path, page, options):
+    lines, page = lines_of_the_project(tmp_path) / "attacks.jsonl", ROOT / "docs" / f"robustness-{page}.md"
+    made = ok("study", "--tables", *options, "--results", lines)
     written = page.read_text().partition("\n\n")[2].partition("\n\n")[2]  # below the title and a paragraph
-    assert written == made, "dcnets study --tables, below the first paragraph of docs/robustness-results.md"
+    assert written == made, f"dcnets study --tables {' '.join(options)}, below the first paragraph of docs/{page.name}"

@@ -224,6 +224,14 @@ def test_a_network_that_diverged_is_not_converged_under_attack_and_never_the_bes
     assert lost.status == "holds"
 
 
+def test_a_comparison_that_cannot_be_made_tells_which_network_is_missing():
+    sphere = (7, "FGSM-trained, BIM", "SphereConv")
+    told = JUDGES["white-box-sphere"].judge(made({(7, "FGSM-trained, BIM", "BallConv"): None})).told
+    assert "Not yet run: SphereConv against BallConv under BIM." in told
+    told = JUDGES["white-box-sphere"].judge(made({sphere: None})).told
+    assert told == "Not yet run: SphereConv under BIM."
+
+
 def test_the_papers_own_numbers_agree_with_the_paper_everywhere():
     runs_, attacks = paper_lines()
     found = of(*runs_, attacks=attacks)

@@ -316,6 +316,21 @@ def test_of_several_at_once_the_longest_are_begun_first(tmp_path):
     assert list(ordered.items()) == [(wild, None), (tanh, 5.0), (broken, 5.0), (plain, 1.0)]
 
 
+def test_runs_of_unknown_length_are_begun_by_how_much_there_is_to_do(tmp_path):
+    eps, both = {"adversary_eps": 8 / 255}, {"clean_share": 0.5}
+    ascent = eps | {"adversary_step": 2 / 255, "adversary_steps": 10}
+    known = KNOWN | {
+        name: dataclasses.replace(SMALL, name=name, **changes)
+        for name, changes in {
+            "fgsm": {"adversary": "fgsm", **eps, **both}, "pgd": {"adversary": "pgd", **ascent, "clean_share": 0.0},
+            "trades": {"adversary": "trades", **ascent, "trades_weight": 6.0}, "long": {"iterations": 100},
+        }.items()
+    }  # fmt: skip
+    jobs = planned(["plain", "fgsm", "pgd", "trades", "long", "tanh"], tmp_path, get=known.__getitem__).jobs
+    ordered = [job.recipe.name for job in carry_out.longest_first(dict.fromkeys(jobs))]
+    assert ordered == ["trades", "pgd", "long", "fgsm", "plain", "tanh"]
+
+
 def killer(folder, number=signal.SIGKILL, step=5):
     """A thread that sends a signal to the process that runs in a folder, once it is beyond a step."""
 

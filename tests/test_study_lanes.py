@@ -7,6 +7,7 @@ import pytest
 import torch
 from studied import DIGITS, train
 
+from dcnets.cli import studying
 from dcnets.experiments import data
 from dcnets.experiments.robustness.setting import MAIN
 from dcnets.experiments.robustness.study import lanes, lines, work
@@ -88,3 +89,11 @@ def test_data_that_is_not_there_is_said(tasks, tmp_path):
     nowhere = lanes.Place("cifar10", Path("nowhere"), "cpu", 10, 10, threads=1)
     with pytest.raises(data.DataError, match="cifar10 is not in nowhere"):
         lanes.carry_out(tasks, nowhere, tmp_path / "a.jsonl", 1, str)
+
+
+@pytest.mark.parametrize(("gigabytes", "jobs"), [(139, 11), (60, 5), (8, 1)])
+def test_runs_at_once_become_no_more_attacks_at_once_than_a_gpu_has_memory_for(monkeypatch, gigabytes, jobs):
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (gigabytes * 2**30, 200 * 2**30))
+    assert studying.fitting(16, torch.device("cuda")) == jobs
+    assert studying.fitting(1, torch.device("cuda")) == 1
+    assert studying.fitting(16, torch.device("cpu")) == 16

@@ -8,6 +8,7 @@ import click
 
 from dcnets.cli.command import Command
 from dcnets.cli.failures import Misuse
+from dcnets.cli.reproduce import read_scale
 from dcnets.cli.words import FILE, FOLDER, Word
 from dcnets.experiments import paper
 from dcnets.experiments.report.figures import FROM_LINES, NAMES
@@ -19,6 +20,7 @@ RESULTS = Path("results")
 EXAMPLES = (
     "dcnets figure 2 --out operators.svg",
     "dcnets figure 4 --results results/runs.jsonl --out convergence.png",
+    "dcnets figure attacks --scale 1 --out tables.svg",
     "dcnets figure 6 --runs runs --out features.svg",
     "dcnets figure radii --runs runs",
 )
@@ -59,22 +61,26 @@ def runs_folder(given: Path | None) -> Path | None:
 @click.option("--out", type=FILE, metavar="FILE", help="The picture: .svg, .png or .pdf.  [default: figN.svg]")
 @click.option("--results", "results_paths", type=click.Path(path_type=Path), multiple=True, metavar="DIR_OR_FILE",
               help=f"Lines of results, for figures {', '.join(FROM_LINES)}; repeatable.  [default: {RESULTS}]")  # fmt: skip
+@click.option("--scale", type=Word("scale", read_scale, lambda: ()), metavar="NUMBER",
+              help="Only lines of this scale of the schedules; by default all.")  # fmt: skip
 @click.option("--runs", type=FOLDER, metavar="DIR",
               help=f"Folder of runs, for figures 1, 6, 7, filters and radii.  [default: {RUNS}]")  # fmt: skip
 @data_option
 def figure(
-    name: str, out: Path | None, results_paths: tuple[Path, ...], runs: Path | None, data_folder: Path | None
-) -> None:
+    name: str, out: Path | None, results_paths: tuple[Path, ...], scale: float | None, runs: Path | None,
+    data_folder: Path | None,
+) -> None:  # fmt: skip
     """Draw figure N: 1, 2, 3, 4, 6 or 7 of the paper, curves (CNN-9's convergence), attacks (Tables 7 and 8), robustness
     (accuracy over ε), filters or radii.
 
     2 and 3 are computed by the operators, 4, curves, attacks and robustness come from lines of results, the others from
     networks in a folder of runs. Needs the extra demo.
     """
+    if scale is not None and name not in FROM_LINES:
+        raise Misuse(f"--scale chooses among lines of results, for figures {', '.join(FROM_LINES)}; {name} has none")
     folder = runs_folder(runs)
     from dcnets.experiments.plotting import check
-    from dcnets.experiments.report.cells import Collected
-    from dcnets.experiments.report.collect import collect, read
+    from dcnets.experiments.report.collect import Found, collect, read
     from dcnets.experiments.report.drawing import draw
     from dcnets.experiments.report.figures import Sources, picture
 
@@ -83,7 +89,8 @@ def figure(
         check(path)
     except ValueError as error:
         raise Misuse(str(error)) from None
-    lines = collect(read(results_paths or (RESULTS,))) if name in FROM_LINES else Collected({})
+    found = read(results_paths or (RESULTS,)) if name in FROM_LINES else Found(())
+    lines = collect(found if scale is None else found.at(scale))
     for told in lines.torn:
         click.echo(told, err=True)
     made = picture(name, Sources(lines, folder, data_folder))

@@ -185,7 +185,9 @@ def attack(
     tasks, told = attacked.tasks(plan, images)
     for each in told:
         err(each)
-    return studying.carry_out(tasks, file, data_folder, torch.device(device), title="attacks", quiet=quiet, jobs=jobs)
+    where = torch.device(device)
+    jobs = studying.fitting(jobs, where)
+    return studying.carry_out(tasks, file, data_folder, where, title="attacks", quiet=quiet, jobs=jobs)
 
 
 def started(name: str, lanes: int) -> Engine:

@@ -53,7 +53,7 @@ def parts() -> Word:
               help="File whose measurements are not made again, and to which new ones are appended.")  # fmt: skip
 @click.option("--tables", is_flag=True, help="Print the file's numbers as Markdown, and measure nothing.")
 @click.option("--scale", type=Word("scale", read_scale, lambda: ()), metavar="NUMBER",
-              help="With --tables: the scale of the schedules; by default that of most lines.")  # fmt: skip
+              help="With --tables: the scale of the schedules; by default the largest.")  # fmt: skip
 @data_option
 @device_option
 @click.option("--dry-run", is_flag=True, help="Say what there is to do and how long it takes, and do nothing.")

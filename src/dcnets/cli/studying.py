@@ -25,6 +25,13 @@ from dcnets.experiments.robustness.study.tasks import Sizes, Task, wanted
 
 BATCH = {"cuda": 2000, "cpu": 250}
 """Images at a time, by the kind of device."""
+ROOM = 12 * 2**30
+"""Bytes of a GPU that a process with so many images at a time is given; the network of Tables 7 and 8 takes 10.5 GiB."""
+
+
+def fitting(jobs: int, device: torch.device) -> int:
+    """How many networks are attacked at once where up to `jobs` may be: on a GPU no more than there is memory for."""
+    return max(1, min(jobs, torch.cuda.mem_get_info(device)[0] // ROOM)) if device.type == "cuda" else jobs
 
 
 def arena(

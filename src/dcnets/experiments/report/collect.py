@@ -31,6 +31,14 @@ class Found:
     torn: tuple[str, ...] = ()
     curves: tuple[Line, ...] = ()
 
+    def at(self, scale: float) -> Found:
+        """The lines of one scale of schedules alone."""
+        runs, attacks, curves = (
+            tuple(line for line in lines if scale_of(str(line["recipe"]["name"])) == scale)
+            for lines in (self.runs, self.attacks, self.curves)
+        )
+        return Found(runs, attacks, self.torn, curves)
+
 
 def read(paths: Iterable[Path]) -> Found:
     """The runs and attacks in files, or in all .jsonl files of folders, none twice; and what is told of unreadable lines."""

@@ -20,6 +20,8 @@ def attacked(
         limit = number(runs.at(table, f"{training}, {attack}", than))
         for row in rows:
             value, name = number(runs.at(table, f"{training}, {attack}", row)), f"{row} under {attack}"
+            if value is not None and limit is None:
+                name = f"{row} against {than} under {attack}"
             hits[name] = None if value is None or limit is None else value > limit if higher else value < limit
             shown[name] = f"{told(value)} against {told(limit)}"
     side, name = "above" if higher else "below", "the baseline" if than == BASELINE else than

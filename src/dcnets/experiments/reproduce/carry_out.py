@@ -85,8 +85,11 @@ def carry_out(
 
 
 def longest_first(jobs: Mapping[Job, float | None]) -> dict[Job, float | None]:
-    """The order in which several at once are done soonest: no long run is left for the end; unknown ones count as long."""
-    return dict(sorted(jobs.items(), key=lambda job: -math.inf if job[1] is None else -job[1]))
+    """The order in which several at once are done soonest: no long run is left for the end.
+
+    Those whose time is unknown come first, by how much there is to do.
+    """
+    return dict(sorted(jobs.items(), key=lambda job: (-math.inf, -job[0].work) if job[1] is None else (-job[1], 0)))
 
 
 class Walk:

@@ -41,6 +41,15 @@ class Job:
         return updates(self.recipe)
 
     @property
+    def work(self) -> float:
+        """About how many updates of natural training it is as long as: an adversary's gradient is two thirds of one."""
+        recipe = self.recipe
+        if recipe.adversary is None:
+            return self.updates
+        both = recipe.clean_share or recipe.adversary == "trades"  # the images as they are are trained on too
+        return self.updates * ((2 if both else 1) + (recipe.adversary_steps or 1) * 2 / 3)
+
+    @property
     def done(self) -> int:
         """Updates whose outcome is in the folder."""
         return max((checkpoint.step_of(path) for path in checkpoint.found(self.folder)), default=0)

@@ -57,14 +57,14 @@ class Collected:
 
 
 def collect(lines: Iterable[Line], scale: float | None = None) -> Collected:
-    """The lines of a scale; without one that of most lines, the larger of equals.
+    """The lines of a scale; without one those of the longest schedules.
 
     Numbers in a sought setting that are of images that it was sought on are left out.
     """
     lines = list(lines)
     scales = [scale_of(line["recipe"]["name"]) for line in lines]
     if scale is None:
-        scale = max(dict.fromkeys(scales, 0), key=lambda each: (scales.count(each), each), default=1.0)
+        scale = max(scales, default=1.0)
     lines = [line for line, own in zip(lines, scales, strict=True) if own == scale]
     found = Collected(scale, next((line for line in lines if line["part"] == "setting"), None))
     for line in lines:
