@@ -4,35 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dcnets.experiments.paper.tables import BASELINE
+from dcnets.experiments.paper.tables import BASELINE, TARGETS
 from dcnets.experiments.report.cells import Collected
 from dcnets.experiments.report.claims import Verdict, decide, listed, number, told
 
+ATTACKS = ("FGSM", "BIM")
 
-def attacked(
-    runs: Collected, table: int, training: str, rows: Iterable[str], than: str, *, higher: bool = True,
-    attacks: tuple[str, ...] = ("FGSM", "BIM"),
-) -> Verdict:  # fmt: skip
-    """Whether networks stand above (or below) another one, under each attack of a table."""
+
+def against_baseline(runs: Collected, table: int, training: str, rows: Iterable[str], *, higher: bool = True) -> Verdict:
+    """Whether networks stand above (or below) the baseline, under each attack of a table."""
     hits: dict[str, bool | None] = {}
     shown = {}
-    for attack in attacks:
-        limit = number(runs.at(table, f"{training}, {attack}", than))
+    for attack in ATTACKS:
+        limit = number(runs.at(table, f"{training}, {attack}", BASELINE))
         for row in rows:
             value, name = number(runs.at(table, f"{training}, {attack}", row)), f"{row} under {attack}"
             if value is not None and limit is None:
-                name = f"{row} against {than} under {attack}"
+                name = f"{row} against the baseline under {attack}"
             hits[name] = None if value is None or limit is None else value > limit if higher else value < limit
             shown[name] = f"{told(value)} against {told(limit)}"
-    side, name = "above" if higher else "below", "the baseline" if than == BASELINE else than
-    return Verdict(decide(hits), listed(hits, shown, f"{side} {name}", f"not {side} {name}"))
+    side = f"{'above' if higher else 'below'} the baseline"
+    return Verdict(decide(hits), listed(hits, shown, side, f"not {side}"))
 
 
-def merged(verdicts: Iterable[Verdict]) -> Verdict:
-    """Several verdicts that all have to hold, as one."""
-    found = list(verdicts)
-    parts = {str(at): {"holds": True, "not yet run": None}.get(each.status, False) for at, each in enumerate(found)}
-    status = "partly" if any(each.status == "partly" for each in found) else decide(parts)
-    if status == "not yet run" and all(each.status == "not yet run" for each in found):
-        return Verdict(status, found[0].told if len({each.told for each in found}) == 1 else "Too little is run.")
-    return Verdict(status, " ".join(dict.fromkeys(each.told for each in found)))
+def best(runs: Collected, table: int, training: str, row: str, attacks: Iterable[str] = ATTACKS) -> Verdict:
+    """Whether a network stands above all others of a table, under each attack."""
+    hits: dict[str, bool | None] = {}
+    shown = {}
+    for attack in attacks:
+        found = {each: number(runs.at(table, f"{training}, {attack}", each)) for each in TARGETS}
+        own = found.pop(row)
+        there = {each: value for each, value in found.items() if value is not None}
+        missing = [called(each) for each in found if each not in there]
+        first = max(there, key=lambda each: there[each], default=None)
+        name = f"{row} under {attack}"
+        if own is None or first is None:
+            hits[name] = None
+            continue
+        beaten = own > there[first]
+        if beaten and missing:
+            name = f"{row} against {' and '.join(missing)} under {attack}"
+        hits[name] = (None if missing else True) if beaten else False
+        shown[name] = f"{told(own)} against {told(there[first])} of {called(first)}"
+    return Verdict(decide(hits), listed(hits, shown, "above all others", "not above all others"))
+
+
+def called(row: str) -> str:
+    """A network in a sentence."""
+    return "the baseline" if row == BASELINE else row

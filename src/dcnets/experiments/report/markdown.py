@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dcnets.experiments.paper import TABLES, Table
+from dcnets.experiments.report import lowest
 from dcnets.experiments.report.cells import Collected, Result
 from dcnets.experiments.report.notes import NOTES
 from dcnets.experiments.report.paper_claims import CLAIMS
@@ -18,7 +19,7 @@ def write(found: Collected) -> str:
     parts += ["## Claims", "\n".join(claims(found)), "## Tables"]
     for name, table in TABLES.items():
         parts += [f"### Table {table.number}: {table.caption}", METRICS[table.metric], "\n".join(rows(found, table))]
-        parts += [NOTES[name]] if name in NOTES else []
+        parts += filter(None, (NOTES.get(name), lowest.told(found, table)))
         if told := list(apart(found, table)):
             parts.append("\n".join(told))
     return "\n\n".join(parts) + "\n"

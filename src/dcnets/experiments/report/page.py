@@ -10,6 +10,7 @@ from string import Template
 import dcnets
 from dcnets.experiments.palette import DARK, LIGHT
 from dcnets.experiments.paper import TABLES, Table
+from dcnets.experiments.report import lowest
 from dcnets.experiments.report.cells import Aside, Collected, Result
 from dcnets.experiments.report.charts import Picture
 from dcnets.experiments.report.claims import Claim, Verdict
@@ -80,7 +81,7 @@ def table(found: Collected, name: str, of: Table) -> str:
     body = "".join(
         f'<tr><th scope="row">{escape(row)}</th>{"".join(map(cell, results))}</tr>' for row, results in rows
     ) + "".join(own_row(each, of) for each in extra)
-    note = f'<p class="soft">{escape(NOTES[name])}</p>' if name in NOTES else ""
+    notes = "".join(f'<p class="soft">{escape(each)}</p>' for each in (NOTES.get(name), lowest.told(found, of)) if each)
     asides = [(each, aside) for each in (*found.of(of), *extra) for aside in each.asides]
     inner = f'<table class="paper"><thead><tr><td></td>{heads}</tr></thead><tbody>{body}</tbody></table>'
     if not asides and not any(each.samples for each in (*found.of(of), *extra)):
@@ -88,7 +89,7 @@ def table(found: Collected, name: str, of: Table) -> str:
     heading = (
         f'<section id="{name}"><h2>Table {of.number}: {escape(of.caption)}</h2><p class="soft">{METRICS[of.metric]}</p>'
     )
-    return f"{heading}{inner}{note}{apart(asides)}</section>\n"
+    return f"{heading}{inner}{notes}{apart(asides)}</section>\n"
 
 
 def own_row(result: Result, of: Table) -> str:
