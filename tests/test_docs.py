@@ -1,4 +1,4 @@
-"""Every Python snippet of README and docs runs as it stands."""
+"""Every Python snippet of README and docs runs as it stands, and tables are those of the lines of results."""
 
 import subprocess
 import sys
@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from command_line import ok
 
+from dcnets.experiments.paper import TABLES
+from dcnets.experiments.report.collect import collect, read
+from dcnets.experiments.report.rule import ours, printed
 from dcnets.margins import MARGINS
 
 ROOT = Path(__file__).parent.parent
@@ -62,6 +65,25 @@ def lines_of_the_project(folder):
         if found.returncode == 0:  # else git does not know the file
             (folder / file.name).write_bytes(found.stdout)
     return folder
+
+
+def rows_of(text, title):
+    """The rows of the first table after a title: what stands first, and the other cells."""
+    table = text.partition(title)[2].split("\n\n| ")[1].split("\n\n")[0]
+    rows = [row.strip("| ").split(" | ") for row in table.splitlines()[2:]]
+    return {first: cells for first, *cells in rows}
+
+
+def test_the_numbers_of_the_readme_are_those_of_the_lines_of_the_project(tmp_path):
+    readme, found = (ROOT / "README.md").read_text(), collect(read([lines_of_the_project(tmp_path)]))
+    table, shown = TABLES["table3"], rows_of(readme, "Table 3: test error")
+    assert list(shown) == list(table.rows)
+    for cell in table.cells:
+        told = f"{ours(found.results[cell])} ({printed(cell.published)})" if cell.published else "–"
+        assert shown[cell.row][table.columns.index(cell.column)] == told, cell.name
+    written = (ROOT / "docs" / "robustness-results.md").read_text()  # itself that of the lines, by another test
+    under_attack = {row: cells[1:] for row, cells in rows_of(written, "### Table 7, white-box, ours").items()}
+    assert rows_of(readme, "**Robust?**") == under_attack
 
 
 def test_the_page_of_results_is_that_of_the_lines_of_the_project(tmp_path):
