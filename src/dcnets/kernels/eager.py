@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dcnets import reference
 from dcnets.anew import definition_needed, gradients_of
-from dcnets.kernels.blocks import chunk_size, in_blocks, square_sums
+from dcnets.kernels.blocks import beside, chunk_size, in_blocks, square_sums
 from dcnets.patches import Patches, grouped, memory_format
 from dcnets.reference import Formula
 from dcnets.registry import Named, Value
@@ -75,7 +75,8 @@ def fill(y: Tensor, z: Tensor, n: Tensor, formula: Formula, values: dict[str, Va
     """y = scale · h(stretch · n) · g(z/n) + shift, block by block; y may be z."""
     H, G = cast(Named, formula.h), cast(Named, formula.g)
     stretch, scale, inverse = values.get("stretch"), values.get("scale"), n.reciprocal()
-    if G.degree is not None and not varies(scale, stretch, *(values[name] for name in H.parameters)):
+    scaled, own = varies(scale), varies(stretch, *(values[name] for name in H.parameters))
+    if G.degree is not None and not scaled and not own:
         # all filters share h, and g(z/n) = g(z) / n^degree: one factor a position is left
         factor = H(n if stretch is None else n * stretch, values) * inverse**G.degree
         factor = factor if scale is None else factor * scale
@@ -83,8 +84,9 @@ def fill(y: Tensor, z: Tensor, n: Tensor, formula: Formula, values: dict[str, Va
             put(y_part, factor_part, G(z_part.to(n.dtype), values), shift)
         return
     for z_part, y_part, n_part, inverse_part in in_blocks(z, y, n, inverse):
+        n_part = beside(n_part, z_part) if own else n_part
         h = H(n_part if stretch is None else n_part * stretch, values)
-        h = h if scale is None else h * scale
+        h = h if scale is None else (beside(h, z_part) if scaled else h) * scale
         # y serves as the buffer of c, so that fewer lines of the cache are in use
         c = torch.mul(z_part, inverse_part, out=y_part if y.dtype == n.dtype else None)
         put(y_part, h, G(c, values), shift)
@@ -230,6 +232,8 @@ def block_backward(
     H, G = cast(Named, formula.h), cast(Named, formula.g)
     stretch, scale = values.get("stretch"), values.get("scale")
     c = z * inverse
+    if varies(stretch, *(values[name] for name in H.parameters)):
+        n = beside(n, z)
     u = n if stretch is None else n * stretch
     h, g = H(u, values), G(c, values)
     in_h: dict[str, Value] = {**values, "n": u, "h": h}
