@@ -55,11 +55,13 @@ def layer(operator: str) -> nn.Module:
 
 def training_step(module: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor) -> None:
     x.grad = None
-    module(x).backward(dy)
+    with torch.autocast("cpu", dy.dtype, enabled=dy.dtype != x.dtype):
+        y = module(x)
+    y.backward(dy)
 
 
 def inference(module: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor) -> None:
-    with torch.no_grad():
+    with torch.no_grad(), torch.autocast("cpu", dy.dtype, enabled=dy.dtype != x.dtype):
         module(x)
 
 
@@ -96,6 +98,24 @@ def ratios(module: Any, rival: Any, x: Tensor, dy: Tensor) -> tuple[float, float
     return found[0], found[1]
 
 
+def in_other_ways(operator: str, x: Tensor, dy: Tensor) -> dict[str, float]:
+    """Ratios where both sides are in channels_last memory, in bf16 too (autocast), or compiled."""
+    last = {"memory_format": torch.channels_last}
+    x_last, dy_last = x.detach().to(**last).requires_grad_(), dy.to(**last)
+    ways: dict[str, tuple[Tensor, Tensor, Callable[[nn.Module], Any]]] = {
+        "channels_last": (x_last, dy_last, lambda module: module.to(**last)),
+        "bf16": (x_last, dy_last.bfloat16(), lambda module: module.to(**last)),
+        "compiled": (x, dy, torch.compile),
+        "bf16 compiled": (x_last, dy_last.bfloat16(), lambda module: torch.compile(module.to(**last))),
+    }
+    found = {}
+    for name, (images, gradient, made) in ways.items():
+        torch.compiler.reset()  # or the compiler gives up after eight versions of the layer's forward
+        train, infer = ratios(made(layer(operator)), made(layer(CONTROL)), images, gradient)
+        found |= {f"train {name}": train, f"infer {name}": infer}
+    return found
+
+
 def measure(operators: list[str], extras: bool) -> dict[str, dict[str, float]]:
     """Everything that one process measures."""
     torch.manual_seed(0)
@@ -109,13 +129,7 @@ def measure(operators: list[str], extras: bool) -> dict[str, dict[str, float]]:
         train, infer = ratios(module, rival, x, dy)
         rows[operator] = {"train": train, "infer": infer, "bytes": saved_bytes(module, x) / rival_bytes}
         if extras:
-            last = {"memory_format": torch.channels_last}
-            x_last = x.detach().to(**last).requires_grad_()
-            train, infer = ratios(layer(operator).to(**last), layer(CONTROL).to(**last), x_last, dy.to(**last))
-            rows[operator] |= {"train channels_last": train, "infer channels_last": infer}
-            if operator != CONTROL:
-                train, infer = ratios(torch.compile(layer(operator)), torch.compile(layer(CONTROL)), x, dy)
-                rows[operator] |= {"train compiled": train, "infer compiled": infer}
+            rows[operator] |= in_other_ways(operator, x, dy)
     return rows
 
 
@@ -165,7 +179,7 @@ def main() -> None:
     everything = ",".join(f"{h}-{g}" for g in ANGULARS for h in MAGNITUDES)
     parser.add_argument("--operators", default=everything, help="comma-separated; all by default")
     parser.add_argument("--processes", type=int, default=7)
-    parser.add_argument("--no-extras", action="store_true", help="leave out channels_last and torch.compile")
+    parser.add_argument("--no-extras", action="store_true", help="leave out channels_last, bf16 and torch.compile")
     parser.add_argument("--record", action="store_true", help=f"append the figures to {RESULTS.name}")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--extras", action="store_true", help=argparse.SUPPRESS)
@@ -189,8 +203,8 @@ def main() -> None:
     if not options.no_extras:
         few = [name for name in names if name in ("sphere-cosine", "tanh-cosine", "segmented-square_cosine", "tanh-linear")]
         extra = summarise([in_fresh_process(few, extras=True)])
-        print("\nOne process: channels_last, and torch.compile, on both sides\n")
-        show(extra, ("train channels_last", "infer channels_last", "train compiled", "infer compiled"), barred=False)
+        print("\nOne process: channels_last, in bf16 too, and torch.compile, on both sides\n")
+        show(extra, tuple(next(iter(extra.values())))[3:], barred=False)
     if options.record:
         record(summary, extra, valid)
 
