@@ -1,5 +1,6 @@
-"""Every Python snippet of README and docs runs as it stands, and tables are those of the lines of results."""
+"""README and docs: Python snippets run as they stand, links lead somewhere, tables are those of the lines of results."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,23 @@ def test_the_snippets_of_a_page_run(page, operator_docs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = page.read_text()
     assert operator_docs.run_snippets(text) == text.count("```python")
+
+
+def anchors(page):
+    """The names under which a page's headings are linked to, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.S), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted(ROOT.glob("C*.md"))], ids=lambda page: page.name)
+def test_the_links_of_a_page_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.S)):
+        path, _, anchor = link.partition("#")
+        if re.match(r"[a-z]+:", link):
+            continue
+        there = page if not path else (page.parent / path).resolve()
+        assert there.exists(), link
+        assert not anchor or anchor in anchors(there), link
 
 
 def test_the_tables_of_the_operator_page_are_where_they_are_written(operator_docs):
