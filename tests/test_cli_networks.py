@@ -13,6 +13,7 @@ from PIL import Image
 
 from dcnets.decoupled import Decoupled
 from dcnets.experiments import checkpoint, data, recipes
+from dcnets.experiments import weights as weights_module
 from dcnets.experiments.checkpoint import CheckpointError
 from dcnets.experiments.data.resident import in_order
 from dcnets.experiments.evaluate import evaluate
@@ -278,3 +279,66 @@ def test_a_bad_image_is_an_error_unless_it_may_be_skipped(images):
     assert "0.png: unreadable image" in refused(1, *arguments)
     ok(*arguments, "--skip-bad", "--fresh")
     assert json_line("run", "--data", images, *square, "--skip-bad")["images"] == 11
+
+
+# -- weights -----------------------------------------------------------------------------------------------------------
+
+
+def test_networks_without_what_training_needs_are_as_good_to_evaluate_and_to_start_from(runs, tmp_path):
+    folder, outcome = runs
+    shown = ok("weights", folder, "--out", tmp_path / "networks")
+    assert shown.splitlines()[-1] == f"2 networks are in {tmp_path / 'networks'}"
+    rows = {row.split()[0]: row.split()[1:] for row in shown.splitlines()[1:-1]}
+    assert rows["plain"][0] == "150"
+    saved, whole = (checkpoint.latest(place / "plain") for place in (tmp_path / "networks", folder))
+    assert (saved.step, saved.path.name) == (150, whole.path.name)
+    assert saved.path.stat().st_size < whole.path.stat().st_size / 2
+    assert all(torch.equal(tensor, whole.tensors[name]) for name, tensor in saved.tensors.items())
+    assert weights(saved).keys() == weights(whole).keys()
+    kept = {"recipe", "history", "seconds", "divergence"}
+    assert {name: whole.state[name] for name in kept} == saved.state
+    lines = [json_line(place / "plain") for place in (tmp_path / "networks", folder)]
+    assert {**lines[0], "checkpoint": None} == {**lines[1], "checkpoint": None}
+    recipe = outcome.recipe.override({"iterations": 3})
+    run(
+        recipe,
+        folder=tmp_path / "further",
+        start=tmp_path / "networks" / "plain",
+        device="cpu",
+        settings=Settings(quiet=True),
+    )
+
+
+def test_a_run_that_has_ended_is_known_by_its_network_alone_and_one_on_its_way_cannot_go_on(runs, tmp_path):
+    folder, outcome = runs
+    results = tmp_path / "runs.jsonl"
+    ok("weights", folder / "plain", "--out", tmp_path / "networks")
+    again = run(outcome.recipe, folder=tmp_path / "networks" / "plain", device="cpu", settings=Settings(quiet=True),
+                results_file=results)  # fmt: skip
+    assert (again.updates, again.steps, again.scores.top1) == (0, 150, outcome.scores.top1)
+    assert [json.loads(line)["top1_error"] for line in results.read_text().splitlines()] == [
+        round(100 * (1 - outcome.scores.top1), 3)
+    ]
+    tensors, state = weights_module.alone(checkpoint.latest(folder / "plain"))
+    checkpoint.save(tmp_path / "early", 100, tensors, state)
+    told = "holds the network alone, and training cannot go on from update 100 of 150; use another folder, and --start"
+    with pytest.raises(CheckpointError, match=told):
+        run(outcome.recipe, folder=tmp_path / "early", device="cpu", settings=Settings(quiet=True))
+
+
+def test_networks_that_would_be_lost_or_mixed_up_are_refused(runs, tmp_path):
+    folder, _ = runs
+    (file,) = (folder / "plain").glob("*.safetensors")
+    assert ok("weights", file, "--out", tmp_path / "one").splitlines()[-1] == f"1 network is in {tmp_path / 'one'}"
+    told = refused(1, "weights", folder, "--out", tmp_path / "one")
+    assert (
+        told == f"error: {tmp_path / 'one' / 'plain'} already holds checkpoints, which would be lost; choose another --out"
+    )
+    shutil.copytree(folder / "plain", tmp_path / "elsewhere" / "plain")
+    told = refused(2, "weights", folder, tmp_path / "elsewhere", "--out", tmp_path / "two")
+    assert told.endswith(f"would both be {tmp_path / 'two' / 'plain'}; give one of them")
+    assert not (tmp_path / "two").exists()
+    (tmp_path / "empty").mkdir()
+    told = refused(1, "weights", tmp_path / "empty", "--out", tmp_path / "two")
+    assert told == f"error: {tmp_path / 'empty'} holds no checkpoint; give runs, or a folder of runs"
+    assert "missing FOLDER_OR_CHECKPOINT" in refused(2, "weights", "--out", tmp_path / "two")

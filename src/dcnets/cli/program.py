@@ -18,6 +18,7 @@ from dcnets.cli.report import report
 from dcnets.cli.reproduce import reproduce
 from dcnets.cli.study import study
 from dcnets.cli.train import train
+from dcnets.cli.weights import weights
 
 
 @click.group(
@@ -42,5 +43,5 @@ def program(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for command in (train, evaluate, attack, reproduce, study, report, figure, convert, bench, models, recipes, data):
+for command in (train, evaluate, attack, reproduce, study, report, figure, convert, weights, bench, models, recipes, data):
     program.add_command(command)

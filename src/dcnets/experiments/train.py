@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from dcnets import project_weights, weighted_gradients
 from dcnets.experiments import checkpoint
 from dcnets.experiments.averages import Averages
+from dcnets.experiments.checkpoint import Checkpoint, CheckpointError
 from dcnets.experiments.data.source import Source
 from dcnets.experiments.distributed import Team
 from dcnets.experiments.evaluate import Scores, as_by_guess, evaluate
@@ -27,8 +28,9 @@ from dcnets.experiments.same_recipe import refuse_other_recipe
 from dcnets.experiments.schedule import Schedule
 from dcnets.experiments.settings import Outcome, Settings
 from dcnets.experiments.signals import StoppedError, Wish, watched
+from dcnets.experiments.telling import largest, told
 from dcnets.experiments.update import Update, decoupled_body, make_optimiser, set_rate
-from dcnets.experiments.weights import PREFIX, load_weights, under
+from dcnets.experiments.weights import FOR_TRAINING, PREFIX, load_weights, under
 from dcnets.optim import projectable
 
 Batches = Iterable[tuple[Tensor, Tensor]]
@@ -254,6 +256,8 @@ class Training:
             return [], None
         notes = [note for note in (found.note, f"going on after update {found.step} of {self.total}") if note]
         tensors = found.tensors
+        if not set(FOR_TRAINING) <= found.state.keys():
+            return notes, self.take_trained(found)
         load_weights(self.model, found)
         moments = under("optimiser.", tensors)
         restore_optimizer(self.optimiser, self.model.named_parameters(), moments, found.state["optimiser"])
@@ -269,21 +273,14 @@ class Training:
             torch.cuda.set_rng_state(tensors["random.cuda"][self.team.rank].clone(), self.device)
         return notes, found.state["divergence"]
 
-
-def told(row: dict[str, Any]) -> str:
-    """A test in one line."""
-    return (
-        f"epoch {row['epoch']:.4g}: loss {row['loss']:.4f}, test error {1 - row['test_top1']:.2%}, "
-        f"top-5 error {1 - row['test_top5']:.2%}"
-    )
-
-
-def largest(model: nn.Module) -> str:
-    """The layer whose weights have the largest norm, in words; one that is not finite counts as largest."""
-    norms = {
-        name or "the model": float(torch.linalg.vector_norm(module.weight.detach().float()))
-        for name, module in model.named_modules()
-        if isinstance(getattr(module, "weight", None), Tensor)
-    }
-    name = max(norms, key=lambda layer: norms[layer] if math.isfinite(norms[layer]) else math.inf)
-    return f"the largest weights were those of {name}, of norm {norms[name]:.3g}"
+    def take_trained(self, found: Checkpoint) -> str | None:
+        """Be at the end of a run of which only the network was kept; its divergence."""
+        if found.step < self.total:
+            raise CheckpointError(
+                f"{found.path} holds the network alone, and training cannot go on from update {found.step} of {self.total}; "
+                f"use another folder, and --start {found.path.parent} to begin with these weights"
+            )
+        load_weights(self.model, found)
+        self.step, self.seconds, self.history = found.step, found.state["seconds"], found.state["history"]
+        divergence: str | None = found.state["divergence"]
+        return divergence

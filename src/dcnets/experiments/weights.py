@@ -1,8 +1,9 @@
-"""The weights of a checkpoint, found by its folder or file and put into a network that they fit."""
+"""The weights of a checkpoint, found by its folder or file, put into a network that they fit, or kept alone."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -12,6 +13,15 @@ from dcnets.experiments.tensor_file import DamagedError
 
 PREFIX = "model."
 """What the names of a network's tensors begin with in a checkpoint."""
+FOR_TRAINING = ("optimiser", "schedule")
+"""What is in a checkpoint's state for training to go on, and for nothing else."""
+
+
+def runs_in(path: Path) -> list[Path]:
+    """The runs in a folder, or the folder itself where it is one."""
+    if checkpoint.found(path):
+        return [path]
+    return sorted(each for each in path.iterdir() if each.is_dir() and checkpoint.found(each))
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -39,6 +49,12 @@ def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def weights(found: Checkpoint) -> dict[str, Tensor]:
     """The network's tensors by their names in it."""
     return under(PREFIX, found.tensors)
+
+
+def alone(found: Checkpoint) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the state of a checkpoint of the same network, from which training cannot go on."""
+    tensors = {name: tensor for name, tensor in found.tensors.items() if name.startswith(PREFIX)}
+    return tensors, {name: value for name, value in found.state.items() if name not in FOR_TRAINING}
 
 
 def load_weights(model: nn.Module, found: Checkpoint) -> None:

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dcnets.experiments import checkpoint
 from dcnets.experiments.data.catalogue import CATALOGUE
 from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
 from dcnets.experiments.rebuild import recipe_of
 from dcnets.experiments.recipe import Recipe
 from dcnets.experiments.robustness.study.words import words_for
 from dcnets.experiments.scaling import scale_of
-from dcnets.experiments.weights import open_checkpoint, weights
+from dcnets.experiments.weights import open_checkpoint, runs_in, weights
 
 PAPERS = ("cifar10", "cnn9_attack")
 """Data set and network of Tables 7 and 8."""
@@ -81,13 +80,6 @@ def trained(paths: Sequence[Path]) -> tuple[list[Network], list[str]]:
             classes = len(weights(opened)["classifier.weight"])
             found[path] = Network(path.name, path, opened.path, recipe, opened.step, classes)
     return sorted(found.values(), key=order), told
-
-
-def runs_in(path: Path) -> list[Path]:
-    """The runs in a folder, or the folder itself where it is one."""
-    if checkpoint.found(path):
-        return [path]
-    return sorted(each for each in path.iterdir() if each.is_dir() and checkpoint.found(each))
 
 
 def order(network: Network) -> tuple[object, ...]:
