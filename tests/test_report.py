@@ -57,7 +57,8 @@ def test_shortened_runs_stand_apart():
     tanh = at(found, "TanhConv")
     assert (ours(tanh), judge(tanh).colour) == ("not run", "grey")
     text = page.write(found, [])
-    assert '<small class="scaled">schedule × 0.25: 29.00 (1 run)</small>' in text
+    assert "29.00 (1 run)" not in text  # where there is a whole run, it alone stands in the cell
+    assert "29.00 · cifar100-cnn9-segmented-cosine-scale_0.25, seed 0, 2026-01-02 · schedule × 0.25" in text
     assert '<small class="scaled">schedule × 0.5: 31.00 (1 run)</small>' in text
 
 
@@ -577,7 +578,7 @@ def test_tables_7_and_8_are_drawn_beside_the_papers():
     assert attacks.tables(of(*runs)).missing == ("No network of Tables 7 and 8 is attacked yet.",)
     made = attacks.tables(of(*runs, attacks=[*under, attack_line(tanh, 9, 3, images=500, seed=2, **short)]))
     (chart,) = made.charts
-    assert made.told.endswith(" Under attack are the first 500 test images.")
+    assert made.told.endswith(" Under attack are the first 500 test images after schedules × 0.5.")
     assert made.title == "Tables 7 and 8 beside the paper’s"
     assert chart.title.replace("\N{NO-BREAK SPACE}", " ") == "Table 7, white-box, natural, schedules × 0.5"
     found = {each.name: each for each in chart.series}
@@ -589,6 +590,14 @@ def test_tables_7_and_8_are_drawn_beside_the_papers():
     whole = attacks.tables(of(*runs, attacks=[*under, attack_line(plain, 30, 20)]))
     assert [chart.title for chart in whole.charts] == ["Table 7, white-box, natural", chart.title]  # the longest first
     assert whole.charts[0].series[3].points == ((0, 30),)
+    everyone = [attack_line(name, 30, 20) for name in (plain, tanh)]
+    assert [chart.title for chart in attacks.tables(of(*runs, run_line(tanh, 9.0), attacks=[*under, *everyone])).charts] == [
+        "Table 7, white-box, natural"
+    ]  # the shorter schedule has nothing to add
+    few = attacks.tables(of(*runs, attacks=[*under, attack_line(plain, 30, 20, images=700)]))
+    assert few.told.endswith(
+        " Under attack are the first 700 test images after whole schedules, the first 500 test images after schedules × 0.5."
+    )
     assert whole.charts[0].series[1].points == ((0, 80),)
     lines, papers = paper_lines()
     assert len(attacks.tables(of(*lines, attacks=papers)).charts) == 4
@@ -629,10 +638,11 @@ def test_a_wide_grid_of_eps_has_equal_steps_and_other_data_its_own_charts():
     assert [each.title.partition(",")[0] for each in made.charts] == ["CIFAR-10", "MNIST"]
     assert [place for place, _ in made.charts[0].x.ticks] == [0, 1, 2, 3]
     name = "cifar10-cnn9_attack"
-    short = curve_line(name, (80, 30, 2), scale=0.2)
-    assert [each.title.partition(", natural")[0] for each in robustness.curves([wide, short]).charts] == [
+    short = [curve_line(each, (80, 30, 2), scale=0.2) for each in (name, f"{name}-tanh-cosine")]
+    assert [each.title.partition(", natural")[0] for each in robustness.curves([wide, *short]).charts] == [
         "CIFAR-10", "CIFAR-10, schedules × 0.2",
     ]  # fmt: skip
+    assert robustness.curves([wide, short[0]]).charts == robustness.curves([wide]).charts
     assert robustness.curves([]).missing == ("No network is attacked at several ε yet.",)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Set
 
 TOLD = re.compile(r"-scale_([0-9.e+-]+?)(?=-from_|$)")
 
@@ -21,3 +22,14 @@ def scale_of(name: str) -> float:
 def stem_of(name: str) -> str:
     """The name of a recipe, whatever its scale."""
     return TOLD.sub("", name)
+
+
+def telling(found: Mapping[float, Set[str]]) -> list[float]:
+    """The scales, longest first, that have something which no longer schedule has."""
+    known: set[str] = set()
+    scales = []
+    for scale in sorted(found, reverse=True):
+        if not found[scale] <= known:
+            scales.append(scale)
+        known |= found[scale]
+    return scales

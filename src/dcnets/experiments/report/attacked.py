@@ -20,7 +20,7 @@ from dcnets.experiments.scaling import scale_of
 
 SETTING = (
     f"Ours are measured at {MAIN}, and a whole schedule has {recipes.ATTACKED['iterations']:,} updates; the paper’s main "
-    "text tells neither. What shorter schedules gave, or fewer images, is told beside the cell, and judges nothing."
+    "text tells neither."
 )
 
 

@@ -9,7 +9,7 @@ from dcnets.experiments.report import lowest
 from dcnets.experiments.report.cells import Collected, Result
 from dcnets.experiments.report.notes import NOTES
 from dcnets.experiments.report.paper_claims import CLAIMS
-from dcnets.experiments.report.rule import METRICS, RULE, judge, ours, printed, runs, shortened, signed
+from dcnets.experiments.report.rule import METRICS, RULE, counted, judge, ours, printed, runs, shortened, signed
 from dcnets.experiments.report.summary import standard, tally
 
 
@@ -21,7 +21,7 @@ def write(found: Collected) -> str:
         parts += [f"### Table {table.number}: {table.caption}", METRICS[table.metric], "\n".join(rows(found, table))]
         parts += filter(None, (NOTES.get(name), lowest.told(found, table)))
         if told := list(apart(found, table)):
-            parts.append("\n".join(told))
+            parts += [f"<details><summary>{counted(len(told), 'number')} apart</summary>", "\n".join(told), "</details>"]
     return "\n\n".join(parts) + "\n"
 
 

@@ -15,8 +15,8 @@ TOLERANCE = 0.7
 ROUNDING = 1e-9
 RULE = (
     f"Green ✓: the mean of our runs lies within {TOLERANCE:g} points of the paper’s number, or neither converged. "
-    "Red ✗: it does not, be it better or worse. Runs with a shortened schedule stand in their cell too, and below the table "
-    "with those of another version or other settings; they judge nothing."
+    "Red ✗: it does not, be it better or worse. Runs with a shortened schedule stand below the table, with those of another "
+    "version or other settings, and in their cell while that has no other; they judge nothing."
 )
 
 METRICS = {
@@ -113,8 +113,8 @@ def runs(result: Result) -> str:
 
 
 def shortened(result: Result) -> Iterator[str]:
-    """What schedules that were shortened gave, and attacks on fewer images, each scale and number of images on its own."""
-    for (scale, images), own in result.shorter.items():
+    """What shortened schedules gave, and attacks on fewer images, in a cell that has nothing else: each on its own."""
+    for (scale, images), own in () if result.samples else result.shorter.items():
         schedule = f"schedule × {scale:g}" if scale != 1 else "whole schedule"
         count = runs(own).partition(",")[0] + (f", {images:,} images" if images else "")
         yield f"{schedule}: {ours(own)} ({count})"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
-from itertools import product
+from collections.abc import Iterable, Mapping, Set
 
 from dcnets.experiments.paper import TABLES, Published, Table
 from dcnets.experiments.report.cells import Collected, Result
 from dcnets.experiments.report.charts import Axis, Chart, Picture, Point, Series
 from dcnets.experiments.robustness.setting import MAIN
+from dcnets.experiments.scaling import telling
 
 BOXES = {"table7": "white-box", "table8": "black-box"}
 TOLD = f"A ring is the paper’s number, a dot is one of our seeds: accuracy at {MAIN}; the paper does not tell its setting."
@@ -18,29 +18,52 @@ Values = dict[int, float]
 
 
 def tables(found: Collected) -> Picture:
-    """A chart for each schedule, table and training that has numbers, the longest schedule first."""
-    title, attacked = "Tables 7 and 8 beside the paper’s", under_attack(found)
-    scales = sorted({scale for result in attacked for scale in scales_of(result)}, reverse=True)
-    if not scales:
-        return Picture("attacks", title, TOLD, missing=("No network of Tables 7 and 8 is attacked yet.",))
-    fewer = sorted({images for each in attacked for _, images in each.shorter if images})
-    told = f"{TOLD} Under attack are the first {' or '.join(f'{each:,}' for each in fewer)} test images." if fewer else TOLD
-    charts = []
-    for scale, (name, box) in product(scales, BOXES.items()):
+    """A chart for each table, training and schedule that was attacked; shorter ones where longer ones lack an operator."""
+    title, charts = "Tables 7 and 8 beside the paper’s", []
+    shown: dict[float, set[int]] = {}
+    for name, box in BOXES.items():
         for training in dict.fromkeys(row.partition(", ")[0] for row in TABLES[name].rows):
-            made = chart(found, TABLES[name], box, training, scale)
-            charts += [made] if made else []
-    return Picture("attacks", title, told, tuple(charts))
+            under = under_attack(found, name, training)
+            for scale in telling({scale: there(under, scale) for scale in set().union(*map(scales_of, under))}):
+                charts.append((-scale, chart(found, TABLES[name], box, training, scale)))
+                shown.setdefault(scale, set()).update(each for result in under for each in images(result, scale))
+    if not charts:
+        return Picture("attacks", title, TOLD, missing=("No network of Tables 7 and 8 is attacked yet.",))
+    made = tuple(each for _, each in sorted(charts, key=lambda pair: pair[0]))
+    return Picture("attacks", title, f"{TOLD} {attacked(shown)}".strip(), made)
 
 
-def under_attack(found: Collected) -> list[Result]:
-    """The cells of both tables that are accuracies under attack."""
-    return [found.results[cell] for name in BOXES for cell in TABLES[name].cells if cell.under_attack]
+def under_attack(found: Collected, name: str, training: str) -> list[Result]:
+    """The cells of a training in a table that are accuracies under attack."""
+    return [found.results[cell] for cell in TABLES[name].cells if cell.under_attack and cell.row.startswith(f"{training}, ")]
 
 
 def scales_of(result: Result) -> set[float]:
     """The scales of the schedules that a cell has numbers of."""
     return {scale for scale, _ in result.shorter} | ({1.0} if result.samples else set())
+
+
+def there(under: Iterable[Result], scale: float) -> set[str]:
+    """The operators that have a number at a scale."""
+    return {result.cell.column for result in under if values(result, scale)}
+
+
+def images(result: Result, scale: float) -> set[int]:
+    """On how many of the first test images a cell was attacked at a scale, where these are not all."""
+    return {count for its, count in result.shorter if its == scale and count}
+
+
+def attacked(shown: Mapping[float, Set[int]]) -> str:
+    """On which images networks were attacked where these are not all test images."""
+    alike: dict[str, list[float]] = {}
+    for scale in sorted(shown, reverse=True):
+        if shown[scale]:
+            alike.setdefault(" or ".join(f"{each:,}" for each in sorted(shown[scale])), []).append(scale)
+    told = []
+    for counts, scales in alike.items():
+        schedules = " and ".join("whole schedules" if each == 1 else f"schedules × {each:g}" for each in scales)
+        told.append(f"the first {counts} test images after {schedules}")
+    return f"Under attack are {', '.join(told)}." if told else ""
 
 
 def values(result: Result, scale: float) -> Values:
@@ -50,9 +73,9 @@ def values(result: Result, scale: float) -> Values:
     return {each.seed: each.value for each in samples if isinstance(each.value, float | int)}
 
 
-def chart(found: Collected, table: Table, box: str, training: str, scale: float) -> Chart | None:
-    """One training of a table: for each attack rings and dots; None where nothing of it was attacked."""
-    series, told, attacked = [], [], False
+def chart(found: Collected, table: Table, box: str, training: str, scale: float) -> Chart:
+    """One training of a table: for each attack rings and dots."""
+    series, told = [], []
     rows = [row for row in table.rows if row.startswith(f"{training}, ")]
     for colour, row in enumerate(rows):
         results = [found.results[table.cell(row, column)] for column in table.columns]
@@ -64,9 +87,6 @@ def chart(found: Collected, table: Table, box: str, training: str, scale: float)
             f"{column} {statistics.fmean(own.values()):.3g}" for column, own in zip(table.columns, came, strict=True) if own
         ]
         told.append(f"{name}: {', '.join(means) or 'not yet run'}")
-        attacked |= name != "no attack" and bool(means)
-    if not attacked:
-        return None
     title = f"Table {table.number}, {box}, {training.replace('Natural', 'natural')}"
     title += "" if scale == 1 else f", schedules\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}{scale:g}"
     places = Axis("operator", ticks=tuple((float(at), column) for at, column in enumerate(table.columns)),

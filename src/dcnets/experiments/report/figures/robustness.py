@@ -13,7 +13,7 @@ from dcnets.experiments.reproduce.lines import Line
 from dcnets.experiments.robustness.study.words import SPOKEN as TRAININGS
 from dcnets.experiments.robustness.study.words import column_of, title_of, words_for
 from dcnets.experiments.robustness.trials import SPOKEN, eps_told
-from dcnets.experiments.scaling import scale_of
+from dcnets.experiments.scaling import scale_of, telling
 
 WIDE = 8
 """The ratio of the largest to the smallest ε from which each doubling takes as much room as the others."""
@@ -66,12 +66,23 @@ def curves(lines: Iterable[Line], version: str | None = None) -> Picture:
     title = "Accuracy under attack over ε"
     if not found:
         return Picture("robustness", title, TOLD, missing=("No network is attacked at several ε yet.", *others))
-    shown = sorted(found, key=lambda panel: panel.place)
+    shown = sorted(telling_panels(found), key=lambda panel: panel.place)
     sets = list(dict.fromkeys((panel.data, panel.network, panel.scale, panel.images) for panel in shown))
     beside = max(sum(panel[:5] == other[:5] for other in shown) for panel in shown)
     told = " ".join([TOLD, f"{'; '.join(described(*each) for each in sets)}.", *others])
     charts = tuple(chart(panel, found[panel], len(sets) > 1) for panel in shown)
     return Picture("robustness", title, told, charts, missing=others, beside=beside)
+
+
+def telling_panels(found: Found) -> Iterator[Panel]:
+    """The panels that are shown: those of shorter schedules where the longer ones lack a network."""
+    alike: dict[Panel, dict[float, list[Panel]]] = {}
+    for panel in found:
+        alike.setdefault(panel._replace(scale=1.0, images=0), {}).setdefault(panel.scale, []).append(panel)
+    for by_scale in alike.values():
+        names = {scale: {name for panel in panels for name in found[panel]} for scale, panels in by_scale.items()}
+        for scale in telling(names):
+            yield from by_scale[scale]
 
 
 def measured(line: Line) -> Iterator[tuple[Panel, dict[float, float]]]:
