@@ -25,7 +25,7 @@ def place(tmp_path_factory):
     """A folder with lines of results, and small runs of digits: ordinary, TanhConv, and one trained against FGSM."""
     folder = tmp_path_factory.mktemp("report")
     lines = [run_line(SEG, 24.5), run_line(SEG, 25.5, seed=1), run_line(RESNET, 27.0), run_line(SEG, 29.5, scale=0.25)]
-    lines.append(run_line("cifar10-cnn9_attack", 20.0, scale=0.25))
+    lines += [run_line("cifar100-cnn9", 26.5), run_line("cifar10-cnn9_attack", 20.0, scale=0.25)]
     (folder / "results").mkdir()
     (folder / "results" / "runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     attacked = [curve_line(f"cifar10-cnn9_attack{operator}", (90, 40, 1)) for operator in ("", "-tanh-cosine")]
@@ -48,7 +48,7 @@ def _there(place, monkeypatch):
 
 def test_the_report_is_one_page_and_markdown(place):
     shown = ok("report", "--markdown", "docs/results.md")
-    assert "2 of the 132 cells that can be run are run, 3 runs in all: 2 agree with the paper, 0 do not." in shown
+    assert "3 of the 132 cells that can be run are run, 4 runs in all: 3 agree with the paper, 0 do not." in shown
     assert "The tables count runs of dcnets 0.1.0 in bfloat16, done on a GPU. 3 other lines stand apart" in shown
     assert "the page is report/index.html, the Markdown docs/results.md" in shown
     assert "25.00 ± 0.71, 2 runs (paper 24.96) +0.04 ✓" in (place / "docs/results.md").read_text()
@@ -93,7 +93,7 @@ def test_files_of_results_may_be_given(place, tmp_path):
     other.write_text(json.dumps(run_line(SEG, 25.0, seed=2)) + "\n{torn\n")
     result = call("report", "--results", "results", "--results", other, "--out", tmp_path / "page.html", "--runs", tmp_path)
     assert result.exit_code == 0
-    assert "4 runs in all" in result.stdout
+    assert "5 runs in all" in result.stdout
     assert result.stderr == f"{other}, line 2 is torn and left out: b'{{torn'\n"
 
 
@@ -268,13 +268,17 @@ def test_a_checkpoint_that_cannot_be_read_is_told_and_the_rest_is_drawn(place, t
     ("arguments", "code", "told"),
     [
         ([], 2, f"error: missing N, one of {', '.join(NAMES)}; see dcnets figure --help"),
-        (["2", "--scale", "1"], 2, "error: --scale chooses among lines of results, for figures 4, curves, attacks"),
+        (["2", "--scale", "1"], 2, "error: --scale chooses among lines of results, for figures agreement, 4, curves"),
         (
             ["5"],
             2,
             "error: Fig. 5 cannot be drawn: in the appendix; none of our sources shows it or has its caption",
         ),
-        (["9"], 2, "error: unknown figure '9'; choose one of 1, 2, 3, 4, 6, 7, attacks, curves, filters, radii, robustness"),
+        (
+            ["9"],
+            2,
+            "error: unknown figure '9'; choose one of 1, 2, 3, 4, 6, 7, agreement, attacks, curves, filters, radii",
+        ),
         (["radi"], 2, "error: unknown figure 'radi'; did you mean 'radii'?"),
         (["2", "--out", "a.jpg"], 2, "error: a figure is one of .svg, .png, .pdf, got 'a.jpg'; name the file so"),
     ],

@@ -10,6 +10,7 @@ from command_line import ok
 
 from dcnets.experiments.paper import TABLES
 from dcnets.experiments.report.collect import collect, read
+from dcnets.experiments.report.figures import agreement
 from dcnets.experiments.report.rule import ours, printed
 from dcnets.margins import MARGINS
 
@@ -99,6 +100,8 @@ def test_the_numbers_of_the_readme_are_those_of_the_lines_of_the_project(tmp_pat
     for cell in table.cells:
         told = f"{ours(found.results[cell])} ({printed(cell.published)})" if cell.published else "–"
         assert shown[cell.row][table.columns.index(cell.column)] == told, cell.name
+    (chart,) = agreement.tables(found).charts
+    assert chart.alt.partition(": ")[2].partition(": ")[2].partition(",")[0] in readme  # how many dots the picture has
     written = (ROOT / "docs" / "robustness-results.md").read_text()  # itself that of the lines, by another test
     under_attack = {row: cells[1:] for row, cells in rows_of(written, "### Table 7, white-box, ours").items()}
     assert rows_of(readme, "**Robust?**") == under_attack

@@ -21,7 +21,17 @@ from dcnets.experiments.report.cells import Collected, Standard
 from dcnets.experiments.report.charts import Axis, Chart, Picture, Series, plain
 from dcnets.experiments.report.claims import rank_correlation
 from dcnets.experiments.report.collect import collect, read
-from dcnets.experiments.report.figures import NAMES, Sources, attacks, curves, networks, operators, picture, robustness
+from dcnets.experiments.report.figures import (
+    NAMES,
+    Sources,
+    agreement,
+    attacks,
+    curves,
+    networks,
+    operators,
+    picture,
+    robustness,
+)
 from dcnets.experiments.report.paper_claims import CLAIMS
 from dcnets.experiments.report.rule import RULE, TOLERANCE, judge, ours, runs, shortened, signed
 
@@ -567,6 +577,20 @@ def test_curves_are_means_over_seeds_with_their_reach():
     charts = curves.cnn9(of(run_line(SEG, 25.0), run_line(PLAIN, 26.0), run_line("cifar100-cnn9-no_relu", 38.0))).charts
     shown = [(chart.title, [(each.name, each.colour) for each in chart.series]) for chart in charts]
     assert shown == [("Cosine without ReLU", [("Baseline", 0)]), (WITH, [("Baseline", 0), ("SegConv", 5)])]
+
+
+def test_errors_stand_against_the_papers_and_those_far_away_in_words():
+    row = {(3, "*", "*"): None, (3, "Baseline", "*"): 40.0, (3, "SegConv", "*"): 25.0, (4, "*", "*"): "N/C"}
+    shown = agreement.tables(made(row))
+    (chart,) = [each for each in shown.charts if each.title.startswith("Table 3")]
+    assert not [each for each in shown.charts if each.title.startswith(("Table 4", "Table 7"))]
+    line, *columns = chart.series
+    assert [(each.name, each.points) for each in columns] == [
+        (column, ((paper, 25.0),)) for column, paper in zip(TABLES["table3"].columns[1:], (24.29, 24.96, 25.04), strict=True)
+    ]  # fmt: skip
+    assert line.band[0][1] - line.points[0][1] == pytest.approx(0.7)
+    assert "SegConv, Cosine without ReLU, 25.00 against 33.57" in shown.told
+    assert agreement.tables(of()).missing == ("No table of errors has 2 cells that are run yet.",)
 
 
 def test_tables_7_and_8_are_drawn_beside_the_papers():

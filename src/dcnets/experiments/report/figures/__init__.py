@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from dcnets.experiments.report.cells import Collected
     from dcnets.experiments.report.charts import Picture
 
-NAMES = ("1", "2", "3", "4", "6", "7", "curves", "attacks", "robustness", "filters", "radii")
-"""The paper's figures that can be drawn again, and five more."""
-FROM_LINES = ("4", "curves", "attacks", "robustness")
+NAMES = ("agreement", "1", "2", "3", "4", "6", "7", "curves", "attacks", "robustness", "filters", "radii")
+"""The paper's figures that can be drawn again, and six more."""
+FROM_LINES = ("agreement", "4", "curves", "attacks", "robustness")
 """Those that are drawn from lines of results."""
 
 
@@ -28,9 +28,10 @@ class Sources:
 
 def picture(name: str, of: Sources) -> Picture:
     """A figure by its name."""
-    from dcnets.experiments.report.figures import attacks, curves, features, networks, operators, robustness
+    from dcnets.experiments.report.figures import agreement, attacks, curves, features, networks, operators, robustness
 
     made: dict[str, Callable[[], Picture]] = {
+        "agreement": lambda: agreement.tables(of.lines),
         "1": lambda: features.ordinary(of.runs, of.data),
         "2": operators.geometry,
         "3": operators.functions,
