@@ -9,7 +9,7 @@ from dcnets.experiments.paper.beside import FC_RELU
 from dcnets.experiments.report.cells import Collected, whole_or_nothing
 from dcnets.experiments.report.claims import Verdict, decide, difference, listed, number, sentence, told
 from dcnets.experiments.report.judges import COSINE, OPERATORS, SQUARE, baseline, decoupled, some
-from dcnets.experiments.report.rule import ROUNDING, TOLERANCE, signed
+from dcnets.experiments.report.rule import ROUNDING, TOLERANCE, agrees, signed
 
 CELLS, MEAN, BREAK = 24, 0.3, 20
 """The least cells near the paper's, the most that their mean may be off, and how far an error is that breaks down."""
@@ -21,7 +21,7 @@ def cells_within(runs: Collected) -> Verdict:
     hits: dict[str, bool | None] = {}
     for name, each in parts.items():
         own, theirs = number(each), whole_or_nothing(each.cell.published)
-        hits[name] = None if own is None or theirs is None else abs(own - theirs) <= TOLERANCE + ROUNDING
+        hits[name] = None if own is None or theirs is None else agrees(own - theirs)
     done = [hit for hit in hits.values() if hit is not None]
     if not done:
         return Verdict("not yet run", "None of the 28 cells is run.")

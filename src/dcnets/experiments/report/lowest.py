@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dcnets.experiments.paper import Table
 from dcnets.experiments.paper.tables import BASELINE
 from dcnets.experiments.report.cells import Collected, Result, whole_or_nothing
-from dcnets.experiments.report.rule import ROUNDING, TOLERANCE, signed
+from dcnets.experiments.report.rule import TOLERANCE, agrees, signed
 from dcnets.experiments.reproduce.lines import Line
 
 TESTS = {"top1_error": "test_top1", "top5_error": "test_top5"}
@@ -25,8 +25,8 @@ def told(found: Collected, table: Table) -> str | None:
     if decoupled := [each for each in cells if each.cell.row != BASELINE]:
         last, least = differences(decoupled), differences(decoupled, test)
         would += [
-            f"{within(least)} of {len(least)} decoupled cells would lie within {TOLERANCE:g} points of the paper’s and not "
-            f"{within(last)}, with a mean difference of {signed(statistics.fmean(least))} and not "
+            f"{sum(map(agrees, least))} of {len(least)} decoupled cells would lie within {TOLERANCE:g} points of the "
+            f"paper’s and not {sum(map(agrees, last))}, with a mean difference of {signed(statistics.fmean(least))} and not "
             f"{signed(statistics.fmean(last))}"
         ]
     would += [
@@ -49,11 +49,6 @@ def differences(results: Iterable[Result], test: str | None = None) -> list[floa
     """How far cells are from the paper's numbers: by the last test of each run, or by the lowest, where `test` names it."""
     pairs = ((lowest(each, test) if test else each.mean, whole_or_nothing(each.cell.published)) for each in results)
     return [own - theirs for own, theirs in pairs if own is not None and theirs is not None]
-
-
-def within(differences: Iterable[float]) -> int:
-    """How many lie within the rule's tolerance."""
-    return sum(abs(each) <= TOLERANCE + ROUNDING for each in differences)
 
 
 def lowest(result: Result, test: str) -> float:

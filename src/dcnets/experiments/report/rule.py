@@ -43,6 +43,11 @@ class Judged:
         return {"green": "✓", "red": "✗", "grey": ""}[self.colour]
 
 
+def agrees(difference: float) -> bool:
+    """Whether a mean of ours that is so far from the paper's number agrees with it."""
+    return abs(difference) <= TOLERANCE + ROUNDING
+
+
 def judge(result: Result) -> Judged:
     """A cell by the rule; grey where there is nothing to compare."""
     published, mean = result.cell.published, result.mean
@@ -58,7 +63,7 @@ def judge(result: Result) -> Judged:
     difference = mean - published
     if result.lost:
         return Judged("red", difference, f"{result.lost} of {len(result.samples)} did not converge")
-    if abs(difference) <= TOLERANCE + ROUNDING:
+    if agrees(difference):
         return Judged("green", difference)
     return Judged("red", difference, "better" if is_better(result, difference) else "worse")
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from dcnets.experiments.paper import TABLES, Table
 from dcnets.experiments.report.cells import Collected, whole_or_nothing
 from dcnets.experiments.report.charts import Axis, Chart, Picture, Series
-from dcnets.experiments.report.rule import ROUNDING, TOLERANCE, signed
+from dcnets.experiments.report.rule import TOLERANCE, agrees, signed
 
 ENOUGH = 2
 """Cells that a table needs for a chart."""
@@ -70,7 +70,7 @@ def chart(table: Table, near: Sequence[Dot]) -> Chart:
         series += [Series(column, own, "dots", colour=colour)] if own else []
     title = f"Table {table.number}: {table.caption}"
     differences = [dot.difference for dot in near]
-    within = sum(abs(each) <= TOLERANCE + ROUNDING for each in differences)
+    within = sum(map(agrees, differences))
     mean = signed(statistics.fmean(differences))
     alt = f"{title}: {within} of {len(near)} dots within {TOLERANCE:g} points of the line, mean difference {mean}"
     return Chart(title, Axis("the paper’s error, %", reach=reach), Axis("our error, %", reach=reach), tuple(series), alt)
