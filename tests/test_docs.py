@@ -59,6 +59,11 @@ def test_the_links_of_a_page_lead_somewhere(page):
         assert not anchor or anchor in anchors(there), link
 
 
+def test_the_list_of_pages_has_every_page():
+    listed = re.findall(r"\]\((\w[\w-]*\.md)\)", (ROOT / "docs" / "README.md").read_text())
+    assert sorted(listed) == sorted(page.name for page in (ROOT / "docs").glob("*.md") if page.name != "README.md")
+
+
 def test_the_tables_of_the_operator_page_are_where_they_are_written(operator_docs):
     text = (ROOT / "docs" / "operators.md").read_text()
     for name in operator_docs.tables():
