@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dcnets import DecoupledConv2d
+from dcnets import DecoupledConv2d, freeze
 from dcnets.functional import backend
 
 CASES = [
@@ -75,4 +75,22 @@ def test_both_layouts_give_the_same(operator, options, groups):
         usual = layer(x.contiguous())
         usual = [usual, *torch.autograd.grad(usual, wanted, dy.contiguous())]
     for one, other in zip(last, usual, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("path", ["reference", "fused"])
+@pytest.mark.parametrize("operator", ["tanh-cosine", "segmented-linear-separate", "linear-cosine"])
+def test_a_single_filter_trains_as_several_do(operator, path):
+    layer = DecoupledConv2d(4, 1, 3, padding=1, operator=operator).double().to(memory_format=torch.channels_last)
+    x = torch.randn(3, 4, 7, WIDTH, dtype=torch.float64).to(memory_format=torch.channels_last).requires_grad_()
+    wanted = [x, layer.weight]
+    found = []
+    with backend(path):
+        for form in (torch.channels_last, torch.contiguous_format):
+            y = layer.to(memory_format=form)(x.contiguous(memory_format=form))
+            first = torch.autograd.grad(y.square().sum(), wanted, create_graph=True)
+            second = torch.autograd.grad(sum(t.square().sum() for t in first), wanted)
+            found.append([y, *first, *second])
+    assert freeze(layer.to(memory_format=torch.channels_last)).weight.stride() == layer.weight.stride()
+    for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)

@@ -27,7 +27,7 @@ def gradients_of(
     again = torch.is_grad_enabled()
     wanted = [need and isinstance(t, Tensor) for t, need in zip(inputs, needed, strict=True)]
     with torch.enable_grad():
-        aliases = [t.view_as(t) if want else t for t, want in zip(inputs, wanted, strict=True)]
+        aliases = [torch.ops.aten.alias(t) if want else t for t, want in zip(inputs, wanted, strict=True)]
         outputs = definition(aliases)
     own = [t for t, want in zip(aliases, wanted, strict=True) if want]
     found = iter(torch.autograd.grad(outputs, own, directions, create_graph=again, allow_unused=True))

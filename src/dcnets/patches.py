@@ -152,11 +152,19 @@ class Matrix:
 Patches = Convolution | Matrix
 
 
-def scale_filters(weight: Tensor, patches: Patches, factors: Tensor) -> Tensor:
-    """The weight with each filter multiplied by its factor, (groups, filters in a group, 1)."""
+def beside_filters(values: Tensor, weight: Tensor, patches: Patches) -> Tensor:
+    """One number a filter, (groups, filters in a group, 1), shaped to meet the weight as it is.
+
+    Split into groups, a weight of one filter would lose its strides, by which torch knows channels last.
+    """
     filters, axes = patches.filter_axes(weight)
     shape = [1 if axis in axes else size for axis, size in enumerate(filters.shape)]
-    return (filters * factors.reshape(shape)).flatten(0, 1)
+    return values.reshape(shape).expand(*filters.shape[:2], *shape[2:]).flatten(0, 1)
+
+
+def scale_filters(weight: Tensor, patches: Patches, factors: Tensor) -> Tensor:
+    """The weight with each filter multiplied by its factor, (groups, filters in a group, 1)."""
+    return weight * beside_filters(factors, weight, patches)
 
 
 def memory_format(x: Tensor) -> torch.memory_format:
@@ -190,6 +198,6 @@ def norm(t: Tensor, axes: Shape | int, eps: float) -> Tensor:
 
 def normalise(weight: Tensor, patches: Patches, eps: float) -> tuple[Tensor, Tensor]:
     """ŵ = w/‖w‖ in the weight's layout and ‖w‖ = √(Σw² + ε), (groups, filters in a group, 1); float32 at least."""
-    filters, axes = patches.filter_axes(weight.to(torch.promote_types(weight.dtype, torch.float32)))
-    norms = norm(filters, axes, eps)
-    return (filters / norms).flatten(0, 1), norms.view(patches.groups, -1, 1)
+    wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
+    norms = norm(*patches.filter_axes(wide), eps).view(patches.groups, -1, 1)
+    return wide / beside_filters(norms, wide, patches), norms
