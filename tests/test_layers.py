@@ -888,6 +888,29 @@ def test_a_symbolic_trace_has_the_named_arguments_of_a_layer():
     assert torch.equal(traced(x), model(x))
 
 
+@pytest.mark.parametrize("freezes", [False, True])
+def test_a_symbolic_trace_has_a_layer_with_its_hooks_as_one_call(freezes):
+    model = nn.Sequential(DecoupledConv2d(2, 3, 3)).eval()
+    model = dcnets.freeze(model) if freezes else model
+    model[0].register_forward_pre_hook(lambda layer, inputs: inputs[0] + 1)
+    model[0].register_forward_hook(lambda layer, inputs, output: 2 * output)
+    traced = torch.fx.symbolic_trace(model)
+    assert [node.op for node in traced.graph.nodes] == ["placeholder", "call_module", "output"]
+    x = torch.randn(1, 2, 5, 5)
+    assert torch.equal(traced(x), model(x))
+
+
+def test_a_symbolic_trace_has_a_subclass_with_its_forward_as_one_call():
+    class Doubled(DecoupledConv2d):
+        def forward(self, input):
+            return 2 * super().forward(input)
+
+    model, x = nn.Sequential(Doubled(2, 3, 3)).eval(), torch.randn(1, 2, 5, 5)
+    traced = torch.fx.symbolic_trace(model)
+    assert [node.op for node in traced.graph.nodes] == ["placeholder", "call_module", "output"]
+    assert torch.equal(traced(x), model(x))
+
+
 def test_the_conv_bn_folder_of_fx_folds_an_ordinary_convolution_and_leaves_ours():
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)  # on import, in torch's own files

@@ -22,7 +22,7 @@ from dcnets.precision import kept_wide
 from dcnets.processes import SharedMean
 from dcnets.reference import mean
 from dcnets.settling import Tensors
-from dcnets.surroundings import in_transform, is_vmapped, one_call
+from dcnets.surroundings import OneCall, in_transform, is_vmapped
 
 K_FLOOR = 0.05
 """k = |v| + K_FLOOR, v being the parameter."""
@@ -36,7 +36,7 @@ WEIGHTS = ("weight", "weight_g", "weight_v", "weight_orig")
 """The weight in a checkpoint: itself, or what torch's older weight and spectral norm and its pruning make it of."""
 
 
-class Decoupled(nn.Module):
+class Decoupled(OneCall):
     """What every decoupled layer has: an operator, its learned tensors and the running mean of its patch norms.
 
     `rho`, `k`, `p`, `alpha` and `beta` are the effective values, whether learned or fixed.
@@ -154,7 +154,6 @@ class Decoupled(nn.Module):
         """How patches are taken from an input."""
         raise NotImplementedError
 
-    @one_call
     def forward(self, input: Tensor) -> Tensor:
         return self.respond(input, self.geometry)
 

@@ -19,7 +19,7 @@ from dcnets.precision import kept_wide
 from dcnets.reference import Formula
 from dcnets.registry import Value
 from dcnets.settling import formula_of, settle
-from dcnets.surroundings import one_call
+from dcnets.surroundings import OneCall
 
 BOTH_HAVE = {*vars(nn.Module()), "weight", "bias"}
 """What means the same in a layer and in its frozen twin."""
@@ -50,7 +50,7 @@ def frozen_twin(layer: Decoupled) -> nn.Module:
     return twin
 
 
-class Frozen(nn.Module):
+class Frozen(OneCall):
     """One decoupled layer for inference: unit filters, and values that are already what the formula takes."""
 
     weight: Tensor
@@ -81,7 +81,6 @@ class Frozen(nn.Module):
         """What is computed; ρ holds the mean norm already."""
         return with_changes(formula_of(self.operator, {"h": self.h, "g": self.g}), relative=False)
 
-    @one_call
     def forward(self, input: Tensor) -> Tensor:
         return self.respond(input, self.geometry)
 
@@ -113,7 +112,6 @@ class Frozen(nn.Module):
 class FrozenTransposed(Frozen):
     """A transposed layer for inference, which takes torch's `output_size`."""
 
-    @one_call
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         windows: Any = self.geometry
         settings: Any = (windows.stride, windows.padding, self.weight.shape[2:], 2, windows.dilation)

@@ -17,7 +17,6 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from dcnets.decoupled import Decoupled
 from dcnets.geometry import Rows, Sizes, Windows, expand
 from dcnets.options import Options
-from dcnets.surroundings import one_call
 
 __all__ = ["DecoupledConv1d", "DecoupledConv2d", "DecoupledConv3d", "DecoupledConvTranspose2d", "DecoupledLinear"]
 
@@ -85,7 +84,6 @@ class DecoupledConvTranspose2d(Decoupled, _ConvTransposeNd):
             2, self.stride, self.padding, self.dilation, self.groups, transposed=True, output_padding=self.output_padding
         )  # fmt: skip
 
-    @one_call
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         settings: Any = (self.stride, self.padding, self.kernel_size, 2, self.dilation)
         padding = self._output_padding(input, output_size, *settings)

@@ -14,7 +14,7 @@ from dcnets.naming import choose
 from dcnets.operator import Operator
 from dcnets.options import DEFAULTS, Options
 from dcnets.registry import Value
-from dcnets.surroundings import no_autocast, one_call, pure_torch_needed, written_down
+from dcnets.surroundings import no_autocast, pure_torch_needed, written_down
 
 IGNORED = -100
 """The target that counts for nothing, as in torch."""
@@ -48,7 +48,6 @@ class NormalisedClassifier(DecoupledLinear):
         """The scale s, whether learned or fixed."""
         return self.alpha
 
-    @one_call
     def forward(self, input: Tensor) -> Tensor:
         return class_logits(input, self.weight, self.operator, self.alpha)
 

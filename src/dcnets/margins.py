@@ -17,7 +17,6 @@ from dcnets.losses import IGNORED, NormalisedClassifier, checked_targets, class_
 from dcnets.naming import choose
 from dcnets.options import DEFAULTS
 from dcnets.registry import Value
-from dcnets.surroundings import one_call
 
 Angle = Callable[[Tensor, float], Tensor]
 
@@ -127,7 +126,6 @@ class MarginHead(NormalisedClassifier):
         )  # fmt: skip
         self.margin, self.m, self.ignore_index = margin, own.check(margin, own.m if m is None else m), ignore_index
 
-    @one_call
     def forward(self, input: Tensor, targets: Tensor | None = None, annealing: Value = 0.0) -> Tensor:
         if targets is None:
             if self.training:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.fx import Proxy
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
-
-Forward = TypeVar("Forward", bound=Callable[..., Any])
 
 
 def matched(x: Tensor, weight: Tensor) -> Tensor:
@@ -76,17 +72,18 @@ def symbolic(x: Any) -> bool:
     return isinstance(x, Proxy)
 
 
-def one_call(forward: Forward) -> Forward:
-    """A module's forward that `torch.fx.symbolic_trace` writes down as one call of the module, as it does torch's own."""
+class OneCall(nn.Module):
+    """A module that `torch.fx.symbolic_trace` writes down as one call, hooks included, as it does torch's own."""
 
-    @wraps(forward)
-    def called(module: Any, *inputs: Any, **named: Any) -> Any:
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
         symbol: Any = next(filter(symbolic, (*inputs, *named.values())), None)
         if symbol is None:
-            return forward(module, *inputs, **named)
-        return symbol.tracer.create_proxy("call_module", symbol.tracer.path_of_module(module), inputs, named)
+            return super().__call__(*inputs, **named)
 
-    return cast(Forward, called)
+        def written(*inputs: Any, **named: Any) -> Any:
+            return symbol.tracer.create_proxy("call_module", symbol.tracer.path_of_module(self), inputs, named)
+
+        return symbol.tracer.call_module(self, written, inputs, named)
 
 
 def is_vmapped(t: Tensor) -> bool:
