@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tolerances import EXACT, error
+from tolerances import EXACT, SCALE, error
 
 import dcnets
 from dcnets.angular import ANGULARS, POWER_FLOOR, arc_sine, arc_slope
@@ -85,6 +85,14 @@ def test_the_sigmoid_angle_is_equation_13_where_that_does_not_overflow_and_finit
         compared += 1
         assert value == pytest.approx(expected, abs=1e-11)
     assert compared > 50
+
+
+@pytest.mark.parametrize("k", [30.0, 1e3, 1e6])
+def test_the_larger_k_the_closer_the_sigmoid_angle_is_to_the_linear_one(k):
+    c = THETA.cos().float()
+    found = [ANGULARS["sigmoid"](c, {"k": given}) for given in (k, torch.tensor(k))]
+    for g in found:
+        assert error(g, ANGULARS["linear"](c, {})) < (math.pi / 4 / k) ** 2 / 3 + SCALE
 
 
 def test_a_tiny_k_is_finite_in_value_and_slopes_where_equation_13_overflows():

@@ -176,6 +176,13 @@ def test_a_sigmoid_of_small_k_has_its_slope_where_it_is_all_but_one():
     assert max(found.values()) < ERRORS[torch.float32], found
 
 
+@pytest.mark.parametrize("k", [30.0, 1e8])
+def test_a_sigmoid_of_large_k_loses_no_digits(k):
+    layer = dcnets.DecoupledLinear(3, 4, operator=f"sphere-sigmoid(k={k})")
+    found = errors(layer, torch.randn(20, 3))
+    assert max(found.values()) < ERRORS[torch.float32], found
+
+
 def test_the_running_norm_is_tracked_and_used():
     fused, plain = (dcnets.DecoupledConv2d(3, 4, 3) for _ in range(2))
     plain.load_state_dict(fused.state_dict())

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from dcnets.registry import Named, Registrar, Value, multiply_add, one_minus_
+from dcnets.registry import Named, Registrar, Value, one_minus_
 
 POWER_FLOOR = 1e-6
 """|cos θ| below which `power_cosine` is a straight line, so that its slopes are finite for every p ≥ 1."""
@@ -76,10 +76,8 @@ def _sigmoid_k(g: Tensor, c: Tensor, k: Value) -> Tensor:
 
 @angular(slopes={"c": _sigmoid_c, "k": _sigmoid_k})
 def sigmoid(c: Tensor, k: Value = 0.3) -> Tensor:
-    """Sigmoid, Eq. (13): g = tanh(asin(cos θ) / 2k) / tanh(π / 4k), with tanh(a/2) = 2σ(a) − 1."""
-    top = half_turn(k)
-    lowest = -1 / top if isinstance(top, Tensor) else c.new_full((), -1 / top)
-    return multiply_add(lowest, torch.sigmoid(arc_sine(c) * (1 / k)), 2 / top)
+    """Sigmoid, Eq. (13): g = tanh(asin(cos θ) / 2k) / tanh(π / 4k)."""
+    return torch.tanh(arc_sine(c) * (0.5 / k)) * (1 / half_turn(k))
 
 
 @angular(degree=2, slopes={"c": lambda c: c.abs() * 2})

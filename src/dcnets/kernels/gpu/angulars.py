@@ -11,6 +11,8 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from dcnets.kernels.gpu.magnitudes import exact_tanh
+
 TWINS: dict[str, int] = {}
 """The numbers of the twins by the names of their angular functions."""
 END = tl.constexpr(1.0 - 2.0**-23)
@@ -79,11 +81,12 @@ def g_sigmoid(c, k, p):
     """g = t/T, t = tanh(asin(c)/2k), T = tanh(π/4k)."""
     angle, slope = arc(c)
     inverse = 1.0 / k + tl.zeros([1, 1], dtype=tl.float32)
-    low = tl.exp(-1.5707963267948966 * inverse)
-    inverse_top = (1.0 + low) / (1.0 - low)
-    e = tl.exp(-tl.abs(angle) * inverse)  # so that 1 − t² = 4e/(1 + e)² is exact where t is all but ±1
+    inverse_top = 1.0 / exact_tanh(0.7853981633974483 * inverse, tl.exp(-1.5707963267948966 * inverse))
+    a = tl.abs(angle) * inverse
+    e = tl.exp(-a)  # so that 1 − t² = 4e/(1 + e)² is exact where t is all but ±1
     whole = 1.0 + e
-    t = tl.where(angle < 0, e - 1.0, 1.0 - e) / whole
+    t = exact_tanh(0.5 * a, e)
+    t = tl.where(angle < 0, -t, t)
     rise = 4.0 * e / (whole * whole)
     g = t * inverse_top
     half = 0.5 * inverse * inverse_top

@@ -29,6 +29,14 @@ def quick_tanh(u):
     return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [u], dtype=tl.float32, is_pure=True, pack=1)
 
 
+@triton.jit
+def exact_tanh(u, e):
+    """tanh(u) for u ≥ 0 and e = e^−2u; for small u by its series, where 1 − e would cancel."""
+    s = u * u
+    series = u * (1.0 - s * (1.0 / 3.0 - s * (2.0 / 15.0 - s * (17.0 / 315.0))))
+    return tl.where(u < 0.15, series, (1.0 - e) / (1.0 + e))
+
+
 @twin
 @triton.jit
 def h_sphere(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
@@ -48,7 +56,7 @@ def h_ball(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
 @twin
 @triton.jit
 def h_tanh(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
-    """h = tanh(n/ρ); for small n/ρ by its series, where 1 − e^−2u would cancel."""
+    """h = tanh(n/ρ)."""
     inverse = 1.0 / rho
     u = n * inverse
     if FAST:
@@ -56,9 +64,7 @@ def h_tanh(n, rho, alpha, beta, weight_norm, FAST: tl.constexpr):
         h_n = (1.0 - h * h) * inverse
     else:
         e = tl.exp(-2.0 * u)
-        s = u * u
-        series = u * (1.0 - s * (1.0 / 3.0 - s * (2.0 / 15.0 - s * (17.0 / 315.0))))
-        h = tl.where(u < 0.15, series, (1.0 - e) / (1.0 + e))
+        h = exact_tanh(u, e)
         h_n = 4.0 * e / ((1.0 + e) * (1.0 + e)) * inverse
     return h, h_n, -h_n * u, 0.0, 0.0, 0.0
 
