@@ -209,6 +209,15 @@ def test_vmap_over_every_layer_is_a_loop_whatever_dimension_is_mapped(make, shap
     torch.testing.assert_close(vmap(layer, in_dims=-1)(x), expected, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+@pytest.mark.parametrize("freezes", [False, True])
+def test_vmap_over_every_padding_mode_is_a_loop(mode, freezes):
+    layer = DecoupledConv2d(4, 6, 3, padding=1, padding_mode=mode, dtype=F64).eval()
+    layer = dcnets.freeze(layer) if freezes else layer
+    x = numbers(3, 2, 4, 5, 6)
+    torch.testing.assert_close(vmap(layer)(x), torch.stack([layer(each) for each in x]), rtol=1e-11, atol=1e-11)
+
+
 def test_vmap_in_training_works_with_an_absolute_radius():
     layer = DecoupledConv2d(*CONV, dtype=F64, magnitude="ball", radius="absolute", radius_init=6.0).train()
     x = numbers(3, 2, 4, 5, 6)

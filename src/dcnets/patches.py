@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dcnets.surroundings import is_vmapped
+
 Shape = tuple[int, ...]
 
 
@@ -168,7 +170,9 @@ def scale_filters(weight: Tensor, patches: Patches, factors: Tensor) -> Tensor:
 
 
 def memory_format(x: Tensor) -> torch.memory_format:
-    """channels_last where x is laid out so, and torch's usual format otherwise."""
+    """channels_last where x is laid out so, and torch's usual format otherwise, and under vmap, which knows no other."""
+    if is_vmapped(x):
+        return torch.contiguous_format
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
     if last is not None and x.is_contiguous(memory_format=last) and not x.is_contiguous():
         return last
