@@ -16,7 +16,7 @@ from dcnets.experiments.robustness import evidence as made
 from dcnets.experiments.robustness.evidence import Evidence, gather
 from dcnets.experiments.robustness.findings import at_least, gap
 from dcnets.experiments.robustness.looks import Looks, look
-from dcnets.experiments.robustness.masking import CHECKS, MASKED, NOT_ROBUST, NOT_SHOWN, reported
+from dcnets.experiments.robustness.masking import CHECKS, MASKED, NOT_ATTACKED, NOT_ROBUST, NOT_SHOWN, reported
 from dcnets.experiments.robustness.mended import Averaged, Rescaled
 
 PGD = Trial("pgd", EPS, step=EPS / 4, steps=10)
@@ -119,6 +119,38 @@ def test_what_could_not_be_made_is_told(reports):
             assert why in finding(report, check).told
         assert set(report.evidence.blocked) >= {"FGSM", "BIM", "PGD", "PGD with restarts"}
     assert finding(reports("natural"), "AutoAttack").told == "not made: it was not asked for"
+
+
+class Undefined(nn.Module):
+    """The usual network with NaN, in its logits or in their gradients, not at one image but near it."""
+
+    def __init__(self, image, gradients):
+        super().__init__()
+        self.model, self.image, self.gradients = trained(), image, gradients
+
+    def forward(self, x):
+        logits, distance = self.model(x), (x - self.image).flatten(1).abs().amax(1, keepdim=True).detach()
+        near = (distance > EPS / 5) & (distance < 2 * EPS)
+        if self.gradients:
+            return logits + torch.where(near, logits - logits, 1).sqrt() - (~near).float()  # adds 0
+        return logits.masked_fill(near, torch.nan)
+
+
+@pytest.mark.parametrize("gradients", [True, False], ids=["gradient", "logits"])
+def test_an_image_that_breaks_the_network_hides_no_other(gradients):
+    (x, y), plan = digits(60), Plan(PGD, restarts=2, queries=20)
+    first = (trained()(x).argmax(1) == y).nonzero()[0, 0]
+    broken, sound = (
+        examine(model, x, y, plan, batch=25, substitutes={"other": trained(seed=1)})
+        for model in (Undefined(x[first], gradients), trained())
+    )
+    others = torch.arange(60) != first
+    for name in ("FGSM", "BIM", "PGD", "transfer from other"):
+        one, two = (each.evidence.outcomes[name].survived[others] for each in (broken, sound))
+        assert torch.equal(one, two)
+    assert set(broken.evidence.outcomes) == set(sound.evidence.outcomes)
+    assert broken.verdict == sound.verdict
+    assert finding(broken, "gradients").numbers["not_finite"] == pytest.approx(gradients / broken.clean.right)
 
 
 def test_a_gradient_that_breaks_far_away_or_another_package_costs_one_check(monkeypatch):
@@ -271,6 +303,10 @@ def test_every_check_says_when_it_speaks():
             "robust to L∞ ε = 0.1 for 30.0 % of the images as far as tried; AutoAttack is much stronger than PGD, with no "
             "other sign of masking (not made: transfer)",
         ),
+        ({"blocked": (made.FGSM,)}, f"{NOT_ATTACKED} (FGSM)"),
+        ({"blocked": (made.BIM, made.PGD, made.RESTARTED), "auto": 0.3}, f"{NOT_ATTACKED} (BIM, PGD, PGD with restarts)"),
+        ({"blocked": (made.BIM,), "square": 0.3}, f"{NOT_SHOWN} (Square)"),
+        ({"blocked": (made.BIM,), "square": 0.05}, f"{MASKED} (Square)"),
         ({"square": 0.13}, f"{MASKED} (Square)"),
         ({"square": 0.2}, f"{MASKED} (Square)"),
         ({"square": 0.3}, f"{NOT_SHOWN} (Square)"),

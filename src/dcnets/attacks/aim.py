@@ -19,7 +19,10 @@ from dcnets.modes import evaluating
 def fooled(model: nn.Module, x: Tensor, y: Tensor, *, targeted: bool = False) -> Tensor:
     """Which images (n) the model takes for another class than y, or for y itself where that is the target."""
     with under_attack(model, x, y, targeted) as (aim, x):
-        return aim.judged(x)[0]
+        logits = aim.logits(x)
+        if logits.isnan().any():
+            raise ValueError("the model's logits are NaN: no answer, right or wrong; mend the model, or use float32")
+        return aim.judge(logits)[0]
 
 
 @contextmanager
@@ -109,12 +112,14 @@ class Aim:
 
         How far: the margin by which another class leads, or minus the cross-entropy of the target.
         """
-        logits = self.logits(x)
-        if logits.isnan().any():
-            raise ValueError("the model's logits are NaN: no answer, right or wrong; mend the model, or use float32")
-        answers = logits.argmax(1)
+        return self.judge(self.logits(x))
+
+    def judge(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The same by the logits. NaN is no class: neither the right one nor a target."""
+        answers, silent = logits.argmax(1), logits.isnan().any(1)
         if self.targeted:
-            return answers == self.y, -F.cross_entropy(logits, self.y, reduction="none")
+            reached = -F.cross_entropy(logits, self.y, reduction="none")
+            return (answers == self.y) & ~silent, reached.masked_fill(silent, -torch.inf)
         own = self.y[:, None]
         others = logits.scatter(1, own, -torch.inf).amax(1)
-        return answers != self.y, others - logits.gather(1, own).squeeze(1)
+        return (answers != self.y) | silent, (others - logits.gather(1, own).squeeze(1)).masked_fill(silent, torch.inf)

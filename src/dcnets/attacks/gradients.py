@@ -14,6 +14,17 @@ from dcnets.checks import whole_number, yes_or_no
 from dcnets.naming import choose
 
 
+class GradientError(ValueError):
+    """Gradients that are not finite: `examples` is what an attack made nevertheless, `broken` (n) those images of it."""
+
+    def __init__(self, examples: Tensor, broken: Tensor) -> None:
+        super().__init__(
+            f"the model's gradient in x is not finite for {int(broken.sum())} of {len(broken)} images, so it leads nowhere; "
+            "mend it, or use float32"
+        )
+        self.examples, self.broken = examples, broken
+
+
 def fgsm(model: nn.Module, x: Tensor, y: Tensor, *, eps: float, norm: str = "linf", targeted: bool = False) -> Tensor:
     """FGSM (Goodfellow et al., 2015): x + ε·sign(∇L), in [0, 1]; with norm="l2", x + ε·∇L/‖∇L‖₂.
 
@@ -46,24 +57,25 @@ def pgd(
     if not yes_or_no("random_start", random_start) and restarts > 1:
         raise ValueError("restarts without a random start are all alike; set random_start=True or restarts=1")
     with under_attack(model, x, y, targeted) as (aim, x):
-        draws = Draws(generator, x)
+        draws, broken = Draws(generator, x), torch.zeros_like(y, dtype=torch.bool, device=x.device)
 
-        def run(aim: Aim, x: Tensor) -> Tensor:
-            start = (x + NORMS[norm].draw(x, eps, draws)).clamp(0, 1) if random_start else x
-            sound = torch.ones((), dtype=torch.bool, device=x.device)
+        def run(some: Tensor) -> Tensor:
+            part, images = aim.part(some), x[some]
+            start = (images + NORMS[norm].draw(images, eps, draws)).clamp(0, 1) if random_start else images
 
             def gradient(z: Tensor) -> Tensor:
-                found = aim.gradient(z)
-                sound.logical_and_(found.isfinite().all())  # read at the end: torch's sign of NaN is 0, which looks robust
-                return found
+                found = part.gradient(z)
+                finite = found.isfinite()
+                broken[some] |= ~finite.flatten(1).all(1)  # read at the end: an image that stands still looks robust
+                return torch.where(finite, found, 0)
 
-            found = ascend(gradient, x, start, norm=norm, eps=eps, step=-step if targeted else step, steps=steps)
-            if not sound:
-                raise ValueError("the model's gradient in x is not finite, so it leads nowhere; mend it, or use float32")
-            return found
+            return ascend(gradient, images, start, norm=norm, eps=eps, step=-step if targeted else step, steps=steps)
 
-        best = run(aim, x)
-        return best if restarts == 1 else kept(aim, x, best, run, restarts - 1)
+        best = run(torch.arange(len(x), device=x.device))
+        best = best if restarts == 1 else kept(aim, best, run, restarts - 1)
+        if broken.any():
+            raise GradientError(best, broken)
+        return best
 
 
 def ascend(
@@ -76,16 +88,15 @@ def ascend(
     return z
 
 
-def kept(aim: Aim, x: Tensor, best: Tensor, run: Callable[[Aim, Tensor], Tensor], more: int) -> Tensor:
+def kept(aim: Aim, best: Tensor, run: Callable[[Tensor], Tensor], more: int) -> Tensor:
     """The best of each image after some more runs, each on what is left."""
     done, far = aim.judged(best)
     for _ in range(more):
         left = (~done).nonzero().squeeze(1)
         if len(left) == 0:
             break
-        rest = aim.part(left)
-        rival = run(rest, x[left])
-        wins, reached = rest.judged(rival)
+        rival = run(left)
+        wins, reached = aim.part(left).judged(rival)
         better = wins | (reached > far[left])
         chosen = left[better]
         best[chosen], far[chosen], done[chosen] = rival[better], reached[better], wins[better]

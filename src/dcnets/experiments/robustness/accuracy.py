@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dcnets import attacks
+from dcnets.attacks.aim import under_attack
 from dcnets.attacks.batches import batches
 from dcnets.attacks.checks import device_of
 from dcnets.experiments.robustness.trials import Trial, Watch, unwatched
@@ -47,9 +48,22 @@ class Withstood:
 
 
 def clean(model: nn.Module, x: Tensor, y: Tensor, *, batch: int) -> Withstood:
-    """The images (n) that the model gets right as they are given; the answer lies where x does."""
-    device = device_of(model, x)
-    wrong = [attacks.fooled(model, some.to(device), own.to(device)).to(x.device) for some, own in batches(x, y, batch)]
+    """The images (n) that the model gets right as they are given; the answer lies where x does.
+
+    NaN is no right answer. A model that gives no other is an error.
+    """
+    found, device = judged(model, x, y, batch=batch), device_of(model, x)
+    if not found.right:
+        attacks.fooled(model, x[:1].to(device), y[:1].to(device))  # which says so where it is NaN
+    return found
+
+
+def judged(model: nn.Module, x: Tensor, y: Tensor, *, batch: int) -> Withstood:
+    """The same for examples, on which any model may break."""
+    wrong, device = [], device_of(model, x)
+    for some, own in batches(x, y, batch):
+        with under_attack(model, some.to(device), own.to(device), False) as (aim, z):
+            wrong.append(aim.judged(z)[0].to(x.device))
     return Withstood(~torch.cat(wrong))
 
 
@@ -66,7 +80,7 @@ def withstood(
     after = torch.zeros_like(before.survived)
     if len(left):
         examples = trial.examples(on or model, x[left], y[left], batch=batch, watch=watch)
-        after[left] = clean(model, examples, y[left], batch=batch).survived
+        after[left] = judged(model, examples, y[left], batch=batch).survived
     return Withstood(after)
 
 

@@ -17,16 +17,16 @@ WEAKER, RESTARTS, STRONGER = 0.01, 0.05, 0.10
 
 
 def gradients(found: Evidence) -> Finding:
-    """Masking: surely more than 1 % of the images have a gradient that is exactly 0 or not finite, or none has one."""
+    """Masking: surely more than 1 % of the images have a gradient that is 0 or somewhere not finite, or none has one."""
     looks = found.looks
     if looks.zero is None or looks.finite is None or looks.zero_parts is None:
         return Finding("gradients", True, "the logits have no gradient in the image, so it cannot be followed")
     zero, total = how_many(looks.zero)
-    broken = total - how_many(looks.finite)[0]
+    broken, lost = (how_many(each)[0] for each in (~looks.finite, looks.zero | ~looks.finite))
     numbers = {"zero": zero / total, "not_finite": broken / total, "zero_components": looks.zero_parts.mean().item()}
     told = f"exactly 0 for {percent(zero / total)} of the images, in {percent(numbers['zero_components'])} of all components"
     told += f"; not finite for {percent(numbers['not_finite'])}" if broken else ""
-    return Finding("gradients", at_least(zero + broken, total) > ZERO, told, numbers)
+    return Finding("gradients", at_least(lost, total) > ZERO, told, numbers)
 
 
 def random_answers(found: Evidence) -> Finding:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from dcnets.attacks.aim import classes_of
+from dcnets.attacks.gradients import GradientError
 from dcnets.checks import whole_number
-from dcnets.experiments.robustness.accuracy import Withstood, clean, withstood, worst_case
+from dcnets.experiments.robustness.accuracy import Withstood, clean, judged, worst_case
 from dcnets.experiments.robustness.looks import Looks, look
 from dcnets.experiments.robustness.mended import Averaged, Rescaled
 from dcnets.experiments.robustness.trials import Trial, Watch, unwatched
@@ -111,25 +112,37 @@ def gather(
             f"the model gets none of the {len(x)} images right, so there is nothing to attack; is it trained, and are its "
             "images normalised as in training?"
         )
+    trial, right = plan.trial, before.survived
+    looks = look(model, x[right], y[right], eps=trial.eps, norm=trial.norm, batch=batch, seed=trial.seed, watch=watch)
     outcomes: dict[str, Withstood] = {}
     blocked: dict[str, str] = {}
 
-    def attempt(name: str, trial: Trial, on: nn.Module | None = None) -> Withstood | None:
+    def attempt(name: str, each: Trial, on: nn.Module | None = None) -> tuple[Withstood, Tensor] | None:
+        """What withstood, and of which images (n) the gradient led nowhere."""
         errors = FOREIGN if name == AUTO else BLOCKED
+        after, broken = torch.zeros_like(right), torch.zeros_like(right)
         try:
-            return withstood(model, x, y, trial, batch=batch, among=before, on=on, watch=watch)
+            examples = each.examples(on or model, x[right], y[right], batch=batch, watch=watch)
         except torch.OutOfMemoryError:
             raise
+        except GradientError as error:
+            examples, broken[right] = error.examples, error.broken
+            if error.broken.all():
+                blocked[name] = str(error)
         except errors as error:
             blocked[name] = str(error) or type(error).__name__
             return None
+        after[right] = judged(model, examples, y[right], batch=batch).survived
+        return Withstood(after), broken
 
-    def keep(name: str, trial: Trial, on: nn.Module | None = None) -> None:
-        if (outcome := attempt(name, trial, on)) is not None:
-            outcomes[name] = outcome
+    def keep(name: str, each: Trial, on: nn.Module | None = None) -> None:
+        if found := attempt(name, each, on):
+            outcome, broken = found
+            if name not in blocked:
+                outcomes[name] = outcome
+            if on is None and looks.finite is not None:
+                looks.finite.logical_and_(~broken[right].cpu())
 
-    trial, right = plan.trial, before.survived
-    looks = look(model, x[right], y[right], eps=trial.eps, norm=trial.norm, batch=batch, seed=trial.seed, watch=watch)
     for name, each in plan.trials().items():
         if name == AUTO and looks.zero is None:
             blocked[name] = "the logits have no gradient in the image"
@@ -142,6 +155,6 @@ def gather(
         keep(TRANSFER + name, trial, substitute)
     far = {}
     for each in plan.far(x) if PGD in outcomes else []:
-        if (outcome := attempt(FAR, each)) is not None:
-            far[each.eps] = outcome
+        if (found := attempt(FAR, each)) and not found[1][right].all():
+            far[each.eps] = Withstood(found[0].survived & ~found[1])  # a gradient that breaks out there hides nothing at ε
     return Evidence(plan, classes_of(model, x, y), before, looks, outcomes, blocked, far)

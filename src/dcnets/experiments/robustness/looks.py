@@ -36,7 +36,7 @@ class Looks:
     changes: Tensor
     """Nor is the answer."""
     finite: Tensor | None
-    """The gradient is finite."""
+    """The gradient is finite, and so it is wherever the attacks of a report follow it within ε."""
     zero: Tensor | None
     """The whole gradient is exactly 0."""
     zero_parts: Tensor | None

@@ -10,11 +10,14 @@ from torch import Tensor, nn
 
 from dcnets.experiments.robustness.accuracy import Withstood
 from dcnets.experiments.robustness.checks import CHECKS
-from dcnets.experiments.robustness.evidence import AUTO, Evidence, Plan, gather
+from dcnets.experiments.robustness.evidence import AUTO, BIM, FGSM, PGD, RESTARTED, Evidence, Plan, gather
 from dcnets.experiments.robustness.findings import Finding, at_least, gap, percent
 from dcnets.experiments.robustness.trials import Watch, eps_told, unwatched
 
 NOT_ROBUST, MASKED, NOT_SHOWN = "not robust", "not robust: masked", "robustness not shown: masked"
+NOT_ATTACKED = "robustness not shown: not attacked"
+NEEDED = (FGSM, BIM, PGD, RESTARTED)
+"""What has to be made before a network can be called robust."""
 RULES = (
     "A guess without a look at the image is right for one image in as many as there are classes, whatever ε is: what is not "
     "surely above that is not robust.",
@@ -26,6 +29,7 @@ RULES = (
     "Otherwise, AutoAttack alone does: robust for the share that withstood it too. It climbs other losses and aims at every "
     "class, by the same gradients: PGD was weak, not misled.",
     f"Another check does, and nothing that was tried broke it: {NOT_SHOWN!r}; what withstood was not attacked in earnest.",
+    f"Nothing is called robust without FGSM, BIM and PGD with restarts: {NOT_ATTACKED!r}, where one was not made.",
 )
 """How the verdict follows from the findings."""
 
@@ -95,6 +99,8 @@ def verdict(found: Evidence, findings: tuple[Finding, ...]) -> str:
     broken = not above_guess(robust, found.classes) or gap(apparent, robust).exceeds(apparent.accuracy / 2)
     if signs and (broken or not weak):
         return f"{MASKED if broken else NOT_SHOWN} ({', '.join(signs)})"
+    if lacking := [name for name in NEEDED if name not in found.outcomes]:
+        return f"{NOT_ATTACKED} ({', '.join(lacking)})"
     trial = found.plan.trial
     ball = f"L∞ ε = {eps_told(trial.eps)}" if trial.norm == "linf" else f"L2 ε = {eps_told(trial.eps)}"
     ending = f"; {AUTO} is much stronger than PGD, with no other {silent}" if weak else f", and no {silent}"

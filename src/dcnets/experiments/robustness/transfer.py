@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from dcnets.experiments.robustness.accuracy import Withstood, clean, worst_case
+from dcnets.experiments.robustness.accuracy import Withstood, clean, judged, worst_case
 from dcnets.experiments.robustness.trials import Trial, Watch, unwatched
 from dcnets.naming import choose
 
@@ -43,5 +43,5 @@ def transfer_matrix(
     outcomes: dict[str, dict[str, Withstood]] = {}
     for row, substitute in substitutes.items():
         examples = trial.examples(substitute, x, y, batch=batch, watch=watch)
-        outcomes[row] = {name: right[name] & clean(victim, examples, y, batch=batch) for name, victim in victims.items()}
+        outcomes[row] = {name: right[name] & judged(victim, examples, y, batch=batch) for name, victim in victims.items()}
     return Matrix(outcomes)

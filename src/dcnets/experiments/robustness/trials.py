@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dcnets import attacks
 from dcnets.attacks.batches import Batch, batches
 from dcnets.attacks.checks import checked_amount, checked_eps, device_of
+from dcnets.attacks.gradients import GradientError
 from dcnets.attacks.norms import NORMS
 from dcnets.checks import whole_number
 from dcnets.naming import choose
@@ -103,7 +104,10 @@ class Trial:
         return told
 
     def examples(self, model: nn.Module, x: Tensor, y: Tensor, *, batch: int, watch: Watch = unwatched) -> Tensor:
-        """The images x (n, channels, height, width) after the attack on the model, `batch` of them at a time, where x is."""
+        """The images x (n, channels, height, width) after the attack on the model, `batch` of them at a time, where x is.
+
+        Of a `GradientError` the examples are those of all images, not of a batch.
+        """
         given = self.settings()
         seed = given.pop("seed", None)
         if self.attack == "autoattack":
@@ -111,11 +115,19 @@ class Trial:
         elif seed is not None:
             given["generator"] = torch.Generator().manual_seed(seed)
         attack, device = getattr(attacks, self.attack), device_of(model, x)
-        found = [
-            attack(model, images.to(device), labels.to(device), **given).to(x.device)
-            for images, labels in watch(str(self), batches(x, y, batch))
-        ]
-        return torch.cat(found)
+        found, broken = [], []
+        for images, labels in watch(str(self), batches(x, y, batch)):
+            try:
+                made = attack(model, images.to(device), labels.to(device), **given)
+                broken.append(torch.zeros_like(labels, dtype=torch.bool))
+            except GradientError as error:
+                made = error.examples
+                broken.append(error.broken.to(labels.device))
+            found.append(made.to(x.device))
+        examples, unfollowed = torch.cat(found), torch.cat(broken)
+        if unfollowed.any():
+            raise GradientError(examples, unfollowed)
+        return examples
 
 
 def eps_told(eps: float) -> str:
