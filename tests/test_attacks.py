@@ -359,7 +359,16 @@ def test_float64_stays_float64():
             found = attack(model, x.double(), y)
             assert found.dtype == torch.float64
             assert distances(found, x, norm).max() <= EPS[norm] + 1e-12
-    assert attacks.fgsm(model, x, y, eps=0.1).dtype == torch.float32
+
+
+@both_norms
+@each_attack
+def test_examples_have_the_precision_of_images_not_of_the_model(norm, name):
+    attack, (x, y) = every_attack(norm)[name], digits()
+    for model, images in ((network().double(), x), (network(), x.double())):
+        found = attack(model, images, y)
+        assert found.dtype == images.dtype
+        assert attacks.fooled(model, found, y).sum() > attacks.fooled(model, images, y).sum()
 
 
 @both_norms

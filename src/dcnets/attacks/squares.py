@@ -40,8 +40,9 @@ def square(
     with under_attack(model, x, y, targeted) as (aim, x):
         check_sides(x, norm)
         draws, step = Draws(generator, x), STEPS[norm]
-        best, far = x.clone(), x.new_full(x.shape[:1], -torch.inf)
-        left = (~aim.judged(x)[0]).nonzero().squeeze(1)
+        wins, reached = aim.judged(x)
+        best, far = x.clone(), torch.full_like(reached, -torch.inf)
+        left = (~wins).nonzero().squeeze(1)
         for query in range(queries):
             if len(left) == 0:
                 break
