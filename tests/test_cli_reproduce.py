@@ -239,6 +239,15 @@ def test_accuracies_under_attack_are_measured_and_shown(tiny, monkeypatch):
     assert [cell["runs"][0]["value"] for cell in whole["cells"]] == [None, None]  # measured on fewer images
 
 
+@pytest.mark.parametrize(("option", "path"), [("--results", "taken/runs.jsonl"), ("--folder", "taken/runs")])
+def test_what_cannot_be_kept_is_told_before_the_work(tiny, option, path):
+    Path("taken").write_text("a file\n")
+    told = refused(1, "reproduce", "table1", option, path, *QUICK)
+    assert told == f"error: {Path('taken').absolute()}: Not a directory"
+    assert not list(Path.cwd().glob("**/metrics.jsonl"))
+    assert ok("reproduce", "table1", option, path, "--dry-run", "--no-warm-up", *QUICK)
+
+
 def test_images_that_are_not_there_are_told_and_the_rest_go_on(tiny, monkeypatch, tmp_path):
     cells = (Cell(1, "Baseline", "Cosine", 12.63, "imagenet-resnet18"), TINY.cells[0])
     monkeypatch.setattr(paper, "TABLES", {"table1": Table(1, "", "top1_error", ("Baseline",), ("Cosine", "Digits"), cells)})

@@ -92,8 +92,10 @@ def reproduce(
     if not any(cell.recipe for cell in cells):
         raise Misuse("none of these cells can be run: the paper has a dash there, or took the number from elsewhere")
     from dcnets.cli import reproduced, reproducing
+    from dcnets.experiments.durable import check_writable
     from dcnets.experiments.report.rule import counted
     from dcnets.experiments.reproduce import plan as plans
+    from dcnets.experiments.reproduce import warmup
     from dcnets.experiments.reproduce.attacked import beside_file
     from dcnets.experiments.reproduce.carry_out import carry_out, longest_first
     from dcnets.experiments.reproduce.lines import runs_in
@@ -124,6 +126,9 @@ def reproduce(
         missing = plan.missing
         if not as_json:
             reproducing.plan(plan, cells)
+        if (missing or plan.unmeasured) and (warm_up or not dry_run):
+            for file in (folder / warmup.FILE, results_file, beside_file(results_file)):
+                check_writable(file)
         if isinstance(engine, Local) and where.device == "cuda" and jobs > 1 and missing:
             engine.share(err)
         expected = reproducing.expected(missing, order, folder, err) if warm_up else dict.fromkeys(missing)
