@@ -230,6 +230,13 @@ def test_a_figure_of_one_scale_leaves_out_the_others(tmp_path):
     assert told.startswith("error: nothing to draw: No network is attacked at several ε yet.")
 
 
+def test_a_figure_marks_networks_that_are_not_the_papers(tmp_path):
+    ok("figure", "6", "--out", tmp_path / "a.svg")
+    drawn = "".join(re.findall("<!-- (.*?) -->", (tmp_path / "a.svg").read_text()))
+    assert f"Ordinary convolution{DIGITS}-width_2-batch_32-iterations_3" in drawn
+    assert f"TanhConv{DIGITS}-tanh-cosine-width_2-batch_32-iterations_3" in drawn
+
+
 def test_a_long_title_stands_within_a_narrow_figure(tmp_path):
     from matplotlib.image import imread
 

@@ -45,7 +45,10 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """A plot of some series, and its words for those who do not see it; `equal` axes have one scale."""
+    """A plot of some series, and its words for those who do not see it; `equal` axes have one scale.
+
+    `note` stands below it on a page, `mark` below its title in a file.
+    """
 
     title: str
     x: Axis
@@ -54,6 +57,7 @@ class Chart:
     alt: str
     equal: bool = False
     note: str = ""
+    mark: str = ""
 
 
 @dataclass(frozen=True)

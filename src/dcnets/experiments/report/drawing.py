@@ -72,7 +72,7 @@ def plot(axes: Any, chart: Chart, letters: int) -> None:
     """One chart, whose title has so many letters in a row at most."""
     for series in chart.series:
         mark(axes, series)
-    axes.set_title(textwrap.fill(chart.title, letters))
+    axes.set_title("\n".join(line for told in (chart.title, chart.mark) for line in textwrap.wrap(told, letters)))
     axes.set(xlabel=chart.x.label, ylabel=chart.y.label)
     for axis, name in ((chart.x, "x"), (chart.y, "y")):
         settle(axes, axis, name)

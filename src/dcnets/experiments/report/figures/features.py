@@ -14,7 +14,7 @@ from dcnets.experiments.data.resident import in_order
 from dcnets.experiments.paper import FIGURES
 from dcnets.experiments.rebuild import Rebuilt
 from dcnets.experiments.report.charts import Axis, Chart, Picture, Series
-from dcnets.experiments.report.figures.folders import Folder, changes, folders, lost, opened, progress, told_changes
+from dcnets.experiments.report.figures.folders import Folder, changes, folders, lost, named, opened, progress, told_changes
 from dcnets.experiments.reproduce.job import updates
 
 SHOWN = 1000
@@ -134,7 +134,8 @@ def panel(name: str, folder: Folder, built: Rebuilt, data_folder: Path | None, m
     spread = angle_spread(features, labels)
     alt = f"{name}: {len(labels):,} digits by their two features, {100 * float(right.float().mean()):.1f} % of them right"
     note = f"{alt.partition(', ')[2]}; median angle to the own class’s mean {spread:.1f}°. {circumstances(built, folder)}"
-    return Chart(name, axes[0], axes[1], series, alt, equal=True, note=note)
+    mark = named(folder, built) if any(distance((folder, built))[:-1]) else ""
+    return Chart(name, axes[0], axes[1], series, alt, equal=True, note=note, mark=mark)
 
 
 def angle_spread(features: Tensor, labels: Tensor) -> float:

@@ -108,3 +108,9 @@ def progress(built: Rebuilt) -> str:
     """How far a network has come, in words."""
     step, end = built.checkpoint.step, updates(built.recipe)
     return f"{step:,} updates" if step >= end else f"unfinished: after {step:,} of {end:,} updates"
+
+
+def named(folder: Folder, built: Rebuilt) -> str:
+    """A run's name, and how far it has come where that is not its end."""
+    finished = built.checkpoint.step >= updates(built.recipe)
+    return folder.name if finished else f"{folder.name} ({progress(built)})"

@@ -13,8 +13,7 @@ from dcnets.decoupled import Decoupled
 from dcnets.experiments.paper import FIGURES, TABLES
 from dcnets.experiments.rebuild import Rebuilt
 from dcnets.experiments.report.charts import Axis, Chart, Image, Picture, Pixel, Series
-from dcnets.experiments.report.figures.folders import Folder, folders, furthest, progress
-from dcnets.experiments.reproduce.job import updates
+from dcnets.experiments.report.figures.folders import Folder, folders, furthest, named, progress
 
 MOST = 8
 """Networks that are shown, at most: reading one takes a second and more."""
@@ -88,10 +87,8 @@ def radii(runs: Path | None) -> Picture:
             continue
         points = tuple((float(at), float(rho.median())) for at, rho in enumerate(layers, 1))
         band = tuple((float(rho.min()), float(rho.max())) for rho in layers)
-        finished = built.checkpoint.step >= updates(built.recipe)
-        name = folder.name if finished else f"{folder.name} ({progress(built)})"
         own = kinds[every[0].operator.radius]
-        own.append(Series(name, points, band=band, colour=len(own)))
+        own.append(Series(named(folder, built), points, band=band, colour=len(own)))
     told = (
         "The median over a layer’s filters, shaded from the lowest to the highest. A relative radius is in mean patch norms "
         "of its layer, and 1 is where all start; an absolute one is a norm itself, and has a chart of its own."
