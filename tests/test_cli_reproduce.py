@@ -123,6 +123,14 @@ def test_the_plan_is_said_first_and_a_dry_run_does_nothing(tiny):
     assert not Path("results").exists()
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_cell_has_its_name_on_every_terminal(monkeypatch, width):
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    shown = ok("reproduce", "table7", "--seeds", "2", "--dry-run", "--no-warm-up", COLUMNS=str(width))
+    assert all(cell.name in shown for cell in TABLES["table7"].cells)
+    assert "paper" in shown or width == 60
+
+
 def test_a_row_of_our_own_and_the_networks_of_figures_are_planned(monkeypatch):
     monkeypatch.setattr(warmup, "timed", paced(0.5))
     shown = ok("reproduce", "table3", "--cells", "fc_relu", "--dry-run", "--device", "cpu")

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 
-def show(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = (), *, cut: bool = False) -> None:
+def show(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = (), *, cut: Sequence[str] = ()
+) -> None:  # fmt: skip
     """A table; the columns of `numbers` are aligned to the right.
 
-    On a terminal long texts go on in the next line; with `cut` a row is one line, and columns that have no room are left
-    out, the second one first.
+    On a terminal long texts go on in the next line; with `cut` a row is one line, and where there is no room these columns
+    are left out, the first one first.
     """
     from rich.console import Console
 
@@ -29,7 +31,7 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collect
         plain(table, numbers)
 
 
-def drawn(table: Sequence[Sequence[str]], numbers: Collection[str], cut: bool, room: int) -> Table:
+def drawn(table: Sequence[Sequence[str]], numbers: Collection[str], cut: Sequence[str], room: int) -> Table:
     """The table as a terminal shows it, its first row being the heads of the columns."""
     from rich import box
     from rich.table import Table
@@ -37,14 +39,16 @@ def drawn(table: Sequence[Sequence[str]], numbers: Collection[str], cut: bool, r
 
     widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
     shown = list(range(len(widths)))
-    while cut and len(shown) > 2 and sum(widths[at] + 3 for at in shown) > room:
-        shown.pop(1)
+    for name in cut:
+        if sum(widths[at] + 3 for at in shown) > room:
+            shown.remove(table[0].index(name))
     picture = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for at in shown:
         right, first, last = table[0][at] in numbers, at == 0, at == shown[-1]
         rest = room - sum(widths[other] + 3 for other in shown[:-1]) - 2
         picture.add_column(
-            table[0][at], justify="right" if right else "left", no_wrap=right or cut, overflow="ellipsis" if cut else "fold",
+            table[0][at], justify="right" if right else "left", no_wrap=right or bool(cut),
+            overflow="ellipsis" if cut else "fold",
             min_width=widths[at] if right or (cut and first) else None, max_width=max(rest, 8) if cut and last else None,
         )  # fmt: skip
     for row in table[1:]:

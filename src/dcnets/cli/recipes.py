@@ -38,7 +38,7 @@ def recipes(pattern: str | None) -> None:
     ]  # fmt: skip
     if not found:
         catalogue.get(pattern or "")  # which raises, and names the likely ones
-    show(("recipe", "network", "operator", "differs in"), [row(recipe) for recipe in found], cut=True)
+    show(("recipe", "network", "operator", "differs in"), [row(recipe) for recipe in found], cut=("network", "operator"))
     click.echo(f"{len(found)} recipes; dcnets recipes NAME shows all fields of one")
 
 

@@ -50,7 +50,7 @@ def plan(plan: Plan, cells: Sequence[Cell]) -> None:
          str(sum(job not in missing for job in jobs)), str(sum(job in missing for job in jobs)))
         for cell, jobs in plan.cells.items()
     ]  # fmt: skip
-    show(columns, rows, ("paper", "there", "to run"), cut=True)
+    show(columns, rows, ("paper", "there", "to run"), cut=("recipe", "paper"))
     dashes = sum(cell.recipe is None for cell in cells)
     if dashes:
         click.echo(f"left out: {dashes} that are dashes, or that the paper took from elsewhere")
