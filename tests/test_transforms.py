@@ -175,6 +175,16 @@ def test_an_exported_layer_takes_any_batch(make, shape):
         torch.testing.assert_close(exported.module()(x), layer(x), rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize(("kernel", "stride", "padding", "dilation"), [(3, 2, 1, 1), (1, 2, 0, 1), (2, 3, 0, 2)])
+def test_an_exported_layer_with_a_stride_takes_images_of_any_size(kernel, stride, padding, dilation):
+    layer = DecoupledConv2d(4, 6, kernel, stride, padding, dilation, dtype=F64).eval()
+    sizes = {2: torch.export.Dim("height", min=6, max=64), 3: torch.export.Dim("width", min=6, max=64)}
+    exported = torch.export.export(layer, (numbers(3, 4, 18, 16),), dynamic_shapes=(sizes,)).module()
+    for height, width in ((19, 21), (6, 16), (7, 8)):
+        x = numbers(3, 4, height, width)
+        torch.testing.assert_close(exported(x), layer(x), rtol=1e-11, atol=1e-11)
+
+
 @by_operator()
 def test_every_operator_is_exported(options):
     layer = trained(DecoupledConv2d(*CONV, dtype=F64, **options))

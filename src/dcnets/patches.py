@@ -22,9 +22,9 @@ def box_sum(s: Tensor, kernel: Shape, stride: Shape, padding: Shape, dilation: S
     if any(padding):
         s = F.pad(s, [side for pad in reversed(padding) for side in (pad, pad)])
     for axis, (taps, step, gap) in enumerate(zip(kernel, stride, dilation, strict=True), start=-len(kernel)):
-        length = (s.shape[axis] - gap * (taps - 1) - 1) // step + 1
+        span = s.shape[axis] - gap * (taps - 1)  # not rounded to whole steps: torch.export proves no bound of a rounded size
         if taps > 1 or step > 1:
-            windows = [window(s, axis, tap * gap, length, step) for tap in range(taps)]
+            windows = [window(s, axis, tap * gap, span, step) for tap in range(taps)]
             s = windows[0]
             for shifted in windows[1:]:
                 s = s + shifted
@@ -43,17 +43,17 @@ def box_spread(s: Tensor, size: Shape, kernel: Shape, stride: Shape, padding: Sh
         shape[axis] = max(wanted + 2 * pad, (length - 1) * step + gap * (taps - 1) + 1)
         total = s.new_zeros(shape)
         for tap in range(taps):
-            window(total, axis, tap * gap, length, step).add_(s)
+            window(total, axis, tap * gap, (length - 1) * step + 1, step).add_(s)
         s = total.narrow(axis, pad, wanted)
     return s
 
 
-def window(s: Tensor, axis: int, start: int, length: int, step: int) -> Tensor:
-    """Every `step`-th slice of s along `axis`, `length` of them, as a view."""
+def window(s: Tensor, axis: int, start: int, span: int, step: int) -> Tensor:
+    """Every `step`-th slice of s along `axis`, in `span` slices from `start` on, as a view."""
     if step == 1:
-        return s.narrow(axis, start, length)
+        return s.narrow(axis, start, span)
     index = [slice(None)] * s.dim()
-    index[axis] = slice(start, start + (length - 1) * step + 1, step)
+    index[axis] = slice(start, start + span, step)
     return s[tuple(index)]
 
 
