@@ -185,6 +185,16 @@ def test_an_exported_layer_with_a_stride_takes_images_of_any_size(kernel, stride
         torch.testing.assert_close(exported(x), layer(x), rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("extra", [0, 1])
+def test_an_exported_transposed_layer_takes_images_of_any_size(extra):
+    layer = DecoupledConvTranspose2d(4, 6, 3, 2, 1, extra, dtype=F64).eval()
+    sizes = {2: torch.export.Dim("height", min=2, max=64), 3: torch.export.Dim("width", min=2, max=64)}
+    exported = torch.export.export(layer, (numbers(3, 4, 8, 7),), dynamic_shapes=(sizes,)).module()
+    for height, width in ((9, 11), (2, 6)):
+        x = numbers(3, 4, height, width)
+        torch.testing.assert_close(exported(x), layer(x), rtol=1e-11, atol=1e-11)
+
+
 @by_operator()
 def test_every_operator_is_exported(options):
     layer = trained(DecoupledConv2d(*CONV, dtype=F64, **options))
