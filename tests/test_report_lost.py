@@ -56,6 +56,13 @@ def test_a_network_that_did_not_converge_is_not_faster():
     )
 
 
+def test_a_seed_that_did_not_converge_does_not_end_the_curve_of_the_others():
+    lost = run_line("cifar100-resnet32", "N/C", seed=1, history=[{"step": 10_000, "test_top1": 0.01, "loss": 4.6}])
+    shown = curves.resnet32(of(run_line("cifar100-resnet32", 26.0), lost))
+    assert shown.charts == curves.resnet32(of(run_line("cifar100-resnet32", 26.0))).charts
+    assert shown.told.endswith("Seeds: Baseline 1.")
+
+
 def test_the_words_beside_a_curve_have_no_number_that_is_not_finite():
     history = [{"step": 1, "test_top1": 0.1, "loss": 2.0}, {"step": 2, "test_top1": 0.01, "loss": "nan"}]
     (_, loss) = curves.resnet32(of(run_line("cifar100-resnet32", "N/C", history=history))).charts

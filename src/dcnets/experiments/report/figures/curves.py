@@ -12,7 +12,7 @@ from dcnets.experiments.report.cells import Collected, Result
 from dcnets.experiments.report.charts import Axis, Chart, Picture, Point, Series
 
 Row = Mapping[str, Any]
-SHADED = "The mean over seeds, shaded from the lowest to the highest."
+SHADED = "The mean over seeds, of those that converged where some did, shaded from the lowest to the highest."
 EARLY = (
     "In lines of commits before f947864 the tests up to update 8,000 or so are far below the training, as batch norm’s "
     "running variance began at 1."
@@ -69,8 +69,10 @@ def convergence(key: str, title: str, named: Mapping[str, Result], told: str) ->
 
 
 def histories(result: Result) -> list[Sequence[Row]]:
-    """The tests of each run that counts."""
-    return [each.line["history"] for each in result.samples if each.line.get("history")]
+    """The tests of each run that counts; what did not converge ends early, and is left out beside seeds that did."""
+    some = [each for each in result.samples if each.line.get("history")]
+    converged = [each for each in some if not isinstance(each.value, str)]
+    return [each.line["history"] for each in converged or some]
 
 
 def chart(
