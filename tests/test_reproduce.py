@@ -502,6 +502,9 @@ def test_the_warm_up_measures_each_kind_once_and_remembers(tmp_path, monkeypatch
     monkeypatch.setattr(warmup, "timed", lambda *_: pytest.fail("measured again"))
     assert warmup.paces(jobs, order, tmp_path, told.append) == found
     written = jsonlines.read(tmp_path / warmup.FILE)
+    with open(tmp_path / warmup.FILE, "ab") as file:
+        file.write(b'{"device": "torn')
+    assert warmup.paces(jobs, order, tmp_path, told.append) == found
     assert {(line["device"], line["lanes"]) for line in written} == {(results.environment("cpu")["device"], 1)}
     assert [line["recipe"] for line in written] == ["plain", "tanh"]
 
