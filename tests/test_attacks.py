@@ -312,6 +312,17 @@ def test_undisturbed_holds_still_and_lets_go():
     assert same(snapshot(model), before)
 
 
+def test_a_network_made_in_inference_mode_is_attacked_by_its_answers_and_keeps_its_flags():
+    with torch.inference_mode():
+        model = nn.Sequential(nn.Flatten(), nn.Linear(100, 10)).train()
+    x, y = digits()
+    attacks.square(model, x, y, eps=0.1, queries=3)
+    with pytest.raises(RuntimeError, match="Inference tensors"):
+        attacks.fgsm(model, x, y, eps=0.1)
+    assert model.training
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
 def test_it_works_where_gradients_are_off(context):
     model, (x, y) = network(), digits()

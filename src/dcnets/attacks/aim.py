@@ -57,14 +57,15 @@ def undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
 @contextmanager
 def still(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients of parameters; then every flag is as it was."""
-    wanted = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    learned = [p for p in model.parameters() if p.requires_grad and not p.is_inference()]  # theirs stays
     try:
         with evaluating(model):
-            model.requires_grad_(False)
+            for parameter in learned:
+                parameter.requires_grad_(False)
             yield
     finally:
-        for parameter, value in wanted.items():
-            parameter.requires_grad_(value)
+        for parameter in learned:
+            parameter.requires_grad_(True)
 
 
 @dataclass(frozen=True)
