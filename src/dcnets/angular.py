@@ -11,10 +11,12 @@ import math
 import torch
 from torch import Tensor
 
-from dcnets.registry import Named, Registrar, Value, one_minus_
+from dcnets.registry import Named, Registrar, Value, multiply_add, one_minus_
 
 POWER_FLOOR = 1e-6
 """|cos θ| below which `power_cosine` is a straight line, so that its slopes are finite for every p ≥ 1."""
+QUICK_K = 1.0
+"""Fixed k up to which the sigmoid angle is computed by σ, on AMD's CPUs in a third of tanh's time; above, that loses digits."""
 
 
 class Angular(Named):
@@ -76,8 +78,11 @@ def _sigmoid_k(g: Tensor, c: Tensor, k: Value) -> Tensor:
 
 @angular(slopes={"c": _sigmoid_c, "k": _sigmoid_k})
 def sigmoid(c: Tensor, k: Value = 0.3) -> Tensor:
-    """Sigmoid, Eq. (13): g = tanh(asin(cos θ) / 2k) / tanh(π / 4k)."""
-    return torch.tanh(arc_sine(c) * (0.5 / k)) * (1 / half_turn(k))
+    """Sigmoid, Eq. (13): g = tanh(asin(cos θ) / 2k) / tanh(π / 4k), up to QUICK_K with tanh(a/2) = 2σ(a) − 1."""
+    top = half_turn(k)
+    if isinstance(k, Tensor) or k > QUICK_K:
+        return torch.tanh(arc_sine(c) * (0.5 / k)) * (1 / top)
+    return multiply_add(c.new_full((), -1 / top), torch.sigmoid(arc_sine(c) * (1 / k)), 2 / top)
 
 
 @angular(degree=2, slopes={"c": lambda c: c.abs() * 2})
