@@ -44,6 +44,11 @@ def quick(monkeypatch):
     monkeypatch.setattr(tasks, "Plan", lambda trial, **_: Plan(Trial("pgd", trial.eps, step=0.02, steps=2), 2, 3))
 
 
+def test_lines_that_have_no_place_are_told_before_anything_is_measured(quick, runs):
+    Path("afile").write_text("")
+    assert "afile: Not a directory" in refused(1, "study", runs, *SMALL, "--results", "afile/attacks.jsonl")
+
+
 def test_a_whole_study(quick, runs):
     result = call("study", runs, *SMALL)
     assert result.exit_code == 0, result.stderr

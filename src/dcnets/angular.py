@@ -16,7 +16,7 @@ from dcnets.registry import Named, Registrar, Value, multiply_add, one_minus_
 POWER_FLOOR = 1e-6
 """|cos θ| below which `power_cosine` is a straight line, so that its slopes are finite for every p ≥ 1."""
 QUICK_K = 1.0
-"""Fixed k up to which the sigmoid angle is computed by σ, on AMD's CPUs in a third of tanh's time; above, that loses digits."""
+"""Fixed k up to which the sigmoid angle is computed by σ, on AMD's CPUs in a third of tanh's time; above it loses digits."""
 
 
 class Angular(Named):
@@ -82,7 +82,7 @@ def sigmoid(c: Tensor, k: Value = 0.3) -> Tensor:
     top = half_turn(k)
     if isinstance(k, Tensor) or k > QUICK_K:
         return torch.tanh(arc_sine(c) * (0.5 / k)) * (1 / top)
-    return multiply_add(c.new_full((), -1 / top), torch.sigmoid(arc_sine(c) * (1 / k)), 2 / top)
+    return multiply_add(c.new_full((), -1 / float(top)), torch.sigmoid(arc_sine(c) * (1 / k)), 2 / top)
 
 
 @angular(degree=2, slopes={"c": lambda c: c.abs() * 2})

@@ -80,8 +80,11 @@ def study(
 
     from dcnets.attacks.ensemble import pyautoattack
     from dcnets.cli import studying
+    from dcnets.experiments.durable import check_writable
     from dcnets.experiments.robustness.study.networks import trained
 
+    if not dry_run:
+        check_writable(results_file)
     if autoattack and "masking" in wanted:
         pyautoattack()
     networks = told(*trained(list(paths) or [RUNS]))
