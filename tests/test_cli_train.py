@@ -225,6 +225,7 @@ def test_threads():
 def test_a_name_tells_what_was_changed_and_the_folder_also_the_seed():
     base = recipes.get(DIGITS)
     assert changed(base, {"seed": "3", "batch": str(base.batch)}).name == DIGITS  # the batch is what it was
+    assert changed(base, {"precision": "bf16"}).name == DIGITS  # as `dcnets reproduce --precision bf16` names it
     new = changed(base, {"seed": "3", "relu": False, "rate": "0.5", "operator": "tanh-cosine", "penalty": "none"})
     assert new.name == f"{DIGITS}-operator_tanh-cosine-no_relu-rate_0.5-no_penalty"
     assert default_folder(new) == Path(f"runs/{new.name}-seed3")

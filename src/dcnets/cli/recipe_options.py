@@ -51,7 +51,10 @@ def taken(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def changed(recipe: Recipe, fields: dict[str, Any], start: Path | None = None) -> Recipe:
-    """The recipe with other fields; its name tells them, and the run whose weights it starts from, but not the seed."""
+    """The recipe with other fields; its name tells them, and the run whose weights it starts from.
+
+    It tells neither seed nor precision, as that of `dcnets reproduce`, so that one goes on with the other's run.
+    """
     try:
         new = recipe.override(fields)
     except (ValueError, TypeError) as error:
@@ -59,9 +62,8 @@ def changed(recipe: Recipe, fields: dict[str, Any], start: Path | None = None) -
     if "name" in fields:
         return new
     differs = {name: getattr(new, name) for name in fields if getattr(new, name) != getattr(recipe, name)}
-    parts = [
-        brief(each.name, differs[each.name]) for each in dataclasses.fields(Recipe) if each.name in differs.keys() - {"seed"}
-    ]
+    told = [each.name for each in dataclasses.fields(Recipe) if each.name in differs.keys() - {"seed", "precision"}]
+    parts = [brief(name, differs[name]) for name in told]
     if start is not None:
         parts.append(f"from_{(start if start.is_dir() else start.parent).resolve().name}")
     return dataclasses.replace(new, name="-".join([recipe.name, *parts]))
