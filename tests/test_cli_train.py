@@ -18,6 +18,7 @@ from dcnets.cli.program import program
 from dcnets.cli.recipe_options import SPOKEN, changed, default_folder
 from dcnets.experiments import checkpoint, recipes, results
 from dcnets.experiments.recipe import Recipe, kind_of, optional
+from dcnets.experiments.reproduce.plan import folder_of, named
 from dcnets.experiments.run import run
 
 DIGITS = "mnist-subset-features2d"
@@ -225,7 +226,9 @@ def test_threads():
 def test_a_name_tells_what_was_changed_and_the_folder_also_the_seed():
     base = recipes.get(DIGITS)
     assert changed(base, {"seed": "3", "batch": str(base.batch)}).name == DIGITS  # the batch is what it was
-    assert changed(base, {"precision": "bf16"}).name == DIGITS  # as `dcnets reproduce --precision bf16` names it
+    reproduced = named(dataclasses.replace(base, precision="bf16"), 1, 3)
+    assert changed(base, {"precision": "bf16", "seed": "3"}) == reproduced  # so that one goes on with the other's run
+    assert default_folder(reproduced) == folder_of(reproduced, Path("runs"))
     new = changed(base, {"seed": "3", "relu": False, "rate": "0.5", "operator": "tanh-cosine", "penalty": "none"})
     assert new.name == f"{DIGITS}-operator_tanh-cosine-no_relu-rate_0.5-no_penalty"
     assert default_folder(new) == Path(f"runs/{new.name}-seed3")
