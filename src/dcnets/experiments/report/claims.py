@@ -10,8 +10,8 @@ from typing import Literal
 from dcnets.experiments.report.cells import Collected, Result, whole_or_nothing
 from dcnets.experiments.report.rule import ROUNDING, more_is_better, signed
 
-Status = Literal["holds", "partly", "does not hold", "not yet run"]
-STATUSES: tuple[Status, ...] = ("holds", "partly", "does not hold", "not yet run")
+Status = Literal["holds", "holds so far", "partly", "does not hold", "not yet run"]
+STATUSES: tuple[Status, ...] = ("holds", "holds so far", "partly", "does not hold", "not yet run")
 Hits = Mapping[str, bool | None]
 """Whether each part of a claim is so; None where a run is missing."""
 
@@ -56,14 +56,15 @@ def difference(value: float, target: float, form: str) -> str:
 def decide(hits: Hits, least: int | None = None) -> Status:
     """All parts have to be so, or at least some number of them; what is missing may leave it open.
 
-    A claim of which all is asked and a part is so holds partly; a bar that is not reached does not hold.
+    What is left open holds so far where each part that is run is so. A claim of which all is asked and a part is so holds
+    partly; a bar that is not reached does not hold.
     """
     yes, unknown = sum(hit is True for hit in hits.values()), sum(hit is None for hit in hits.values())
     wanted = len(hits) if least is None else least
     if yes >= wanted:
         return "holds"
     if yes + unknown >= wanted:
-        return "not yet run"
+        return "holds so far" if 0 < yes == len(hits) - unknown else "not yet run"
     if least is None and (yes or unknown):
         return "partly" if yes else "not yet run"
     return "does not hold"

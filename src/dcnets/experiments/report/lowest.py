@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dcnets.experiments.paper import Table
 from dcnets.experiments.paper.tables import BASELINE
 from dcnets.experiments.report.cells import Collected, Result, whole_or_nothing
-from dcnets.experiments.report.rule import TOLERANCE, agrees, signed
+from dcnets.experiments.report.rule import TOLERANCE, agrees, counted, signed
 from dcnets.experiments.reproduce.lines import Line
 
 TESTS = {"top1_error": "test_top1", "top5_error": "test_top5"}
@@ -24,10 +24,11 @@ def told(found: Collected, table: Table) -> str | None:
     would = []
     if decoupled := [each for each in cells if each.cell.row != BASELINE]:
         last, least = differences(decoupled), differences(decoupled, test)
+        near, now = sum(map(agrees, least)), sum(map(agrees, last))
         would += [
-            f"{sum(map(agrees, least))} of {len(least)} decoupled cells would lie within {TOLERANCE:g} points of the "
-            f"paper’s and not {sum(map(agrees, last))}, with a mean difference of {signed(statistics.fmean(least))} and not "
-            f"{signed(statistics.fmean(last))}"
+            f"{near} of {counted(len(least), 'decoupled cell')} would lie within {TOLERANCE:g} points of the paper’s"
+            f"{', as now' if near == now else f' and not {now}'}, with a mean difference of "
+            f"{signed(statistics.fmean(least))} and not {signed(statistics.fmean(last))}"
         ]
     would += [
         f"the baseline’s {each.mean:.2f} would be {lowest(each, test):.2f}" for each in cells if each.cell.row == BASELINE

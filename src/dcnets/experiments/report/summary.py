@@ -12,8 +12,8 @@ from dcnets.experiments.report.rule import judge
 from dcnets.experiments.reproduce.lines import Line
 
 SPOKEN = {
-    "holds": ("holds", "hold"), "partly": ("holds partly", "hold partly"), "does not hold": ("does not hold", "do not hold"),
-    "not yet run": ("is not yet run", "are not yet run"),
+    "holds": ("holds", "hold"), "holds so far": ("holds so far", "hold so far"), "partly": ("holds partly", "hold partly"),
+    "does not hold": ("does not hold", "do not hold"), "not yet run": ("is not yet run", "are not yet run"),
 }  # fmt: skip
 """What one claim does, and what several do."""
 

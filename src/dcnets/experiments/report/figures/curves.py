@@ -14,8 +14,8 @@ from dcnets.experiments.report.charts import Axis, Chart, Picture, Point, Series
 Row = Mapping[str, Any]
 SHADED = "The mean over seeds, of those that converged where some did, shaded from the lowest to the highest."
 EARLY = (
-    "In lines of commits before f947864 the tests up to update 8,000 or so are far below the training, as batch norm’s "
-    "running variance began at 1."
+    "Up to update 8,000 or so the tests are far below the training: batch norm’s running statistics are means over 1,000 "
+    "updates, the authors’ decay, and lag behind weights that still change fast."
 )
 
 
