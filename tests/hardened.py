@@ -67,6 +67,7 @@ class Built(nn.Module):
 
 FAULTS = {
     "saturated": {"after": lambda z: 1e4 * z},
+    "binary": {"after": lambda z: F.one_hot(z.argmax(1), z.shape[1]) + 1e-6 * z},
     "rounded": {"before": lambda x: torch.round(8 * x) / 8},
     "detached": {"after": torch.detach},
     "broken": {"after": lambda z: z + (z - z).abs().sqrt()},  # adds 0, whose gradient is not finite

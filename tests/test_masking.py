@@ -8,6 +8,7 @@ import pytest
 import torch
 from hardened import EPS, Built, digits, faulty, trained
 from torch import nn
+from torch.nn import functional as F
 
 from dcnets import attacks
 from dcnets.experiments.jsonlines import plain
@@ -56,6 +57,14 @@ def test_a_network_built_to_deceive_is_called_masked(reports, name):
     assert report.robust.accuracy < 0.45
 
 
+def test_a_network_whose_losing_logits_are_all_but_equal_is_called_masked(reports):
+    """PGD sees then only that the right class is ahead, and not which other one is near."""
+    report = reports("binary")
+    assert report.verdict == f"{MASKED} (saturated loss)"
+    assert report.evidence.apparent.accuracy > 0.15
+    assert report.robust.accuracy <= reports("natural").evidence.apparent.accuracy + 0.02
+
+
 def test_a_network_trained_by_pgd_is_cleared(reports):
     report = reports("hardened")
     robust = report.robust.accuracy
@@ -98,6 +107,7 @@ def test_at_other_distances_sound_networks_show_no_signs_either(trained_at, eps)
         ("BIM against FGSM", "shattered"),
         ("restarts", "shattered"),
         ("saturated loss", "saturated"),
+        ("saturated loss", "binary"),
         ("growing ε", "saturated"),
         ("growing ε", "rounded"),
         ("Square", "detached"),
@@ -392,13 +402,29 @@ def test_a_report_is_a_line_of_json(reports):
 # -- mended networks, and what is refused ------------------------------------------------------------------------------
 
 
-def test_a_rescaled_network_answers_alike_whatever_its_scale():
+@pytest.mark.parametrize("after", [lambda z: 1e4 * z, lambda z: 1e-4 * z, lambda z: z + 50.0])
+def test_a_rescaled_network_answers_alike_whatever_its_scale(after):
     model, (x, _) = trained(), digits(10)
     with torch.no_grad():
-        one, much = Rescaled(model)(x), Rescaled(Built(model, after=lambda z: 1e4 * z))(x)
-        assert torch.allclose(one, much, rtol=1e-4, atol=1e-4)
+        one, much = (Rescaled(each)(x).log_softmax(1) for each in (model, Built(model, after=after)))
+        assert torch.allclose(one, much, rtol=1e-3, atol=1e-3)
         assert torch.equal(one.argmax(1), model(x).argmax(1))
-        assert Rescaled(Built(model, after=torch.zeros_like))(x).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "logits",
+    [[[3.0, 1.0, 2.0], [0.0, 5.0, 0.0]], [[7.0, -2.0], [0.5, 0.6]], [[0.0, 0.0, 0.0], [4.0, 4.0, 4.0]]],
+    ids=["three classes", "two classes", "all alike"],
+)
+def test_rescaled_logits_keep_their_order_and_a_short_lead(logits):
+    given = torch.tensor(logits, requires_grad=True)
+    found = Rescaled(nn.Identity())(given)
+    assert torch.equal(found.sort(dim=1, stable=True).indices, given.sort(dim=1, stable=True).indices)
+    first, second = found.topk(2, 1).values.T
+    assert (first - second <= 1 + 1e-5).all()
+    F.cross_entropy(found, given.argmax(1)).backward()
+    assert given.grad.isfinite().all()
+    assert (given.grad.abs().amax(1) > 0.05).all()
 
 
 def test_the_mean_of_looks_is_steadier_than_a_look():

@@ -80,7 +80,7 @@ def restarts(found: Evidence) -> Finding:
 
 
 def saturation(found: Evidence) -> Finding:
-    """Masking: PGD on logits of unit spread, whose softmax cannot saturate, gains more than 10 points."""
+    """Masking: PGD on logits of one spread and lead, whose softmax cannot saturate, gains more than 10 points."""
     return compared(found, "saturated loss", made.PGD, made.RESCALED, STRONGER)
 
 

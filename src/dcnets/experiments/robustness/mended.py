@@ -1,4 +1,4 @@
-"""A network in a form that gradients can attack: its logits brought to one scale, or the mean of several looks."""
+"""A network in a form that gradients can attack: its logits brought to one scale and lead, or the mean of several looks."""
 
 from __future__ import annotations
 
@@ -6,18 +6,34 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+SHARPNESS = 4.0
+"""The standard deviation to which the logits of all classes but the leading one are brought."""
+LEAD = 1.0
+"""How far the leading logit may then be ahead of the next."""
+
 
 class Rescaled(nn.Module):
-    """z/s, s being the standard deviation of an image's logits: the same answers, and a softmax that cannot saturate."""
+    """The same answers, by logits whose softmax neither saturates nor spreads: gradients point at the nearest other class.
+
+    z/s, s being a quarter of the standard deviation of an image's logits without the leading one, of which only so much is
+    kept as leaves it a lead of 1. s and what is taken are constants to the gradient. So an attack sees again what large
+    logits had flattened, and which other class is near, where all but the leading logit are small.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.model(x)
-        scale = logits.detach().float().std(1, keepdim=True)
-        return logits / torch.where(scale > 0, scale, 1).to(logits.dtype)
+        logits: Tensor = self.model(x).float()
+        values = logits.detach()
+        (first, second), (leading, _) = (each.T for each in values.topk(2, 1))
+        led = F.one_hot(leading, values.shape[1]).bool()
+        others = values.masked_select(~led).view(len(values), -1)
+        spread = others.std(1, correction=0) / SHARPNESS
+        scale = torch.where(spread > 0, spread, 1)
+        taken = ((first - second) / scale - LEAD).clamp(min=0)
+        return logits / scale[:, None] - led * taken[:, None]
 
 
 class Averaged(nn.Module):
