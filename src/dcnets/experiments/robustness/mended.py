@@ -33,7 +33,8 @@ class Rescaled(nn.Module):
         spread = others.std(1, correction=0) / SHARPNESS
         scale = torch.where(spread > 0, spread, 1)
         taken = ((first - second) / scale - LEAD).clamp(min=0)
-        return logits / scale[:, None] - led * taken[:, None]
+        rescaled: Tensor = logits / scale[:, None] - led * taken[:, None]
+        return rescaled
 
 
 class Averaged(nn.Module):

@@ -48,7 +48,7 @@ def tables(found: Collected) -> Picture:
             beyond += [f"{dot.row}, {dot.column}, {dot.ours:.2f} against {dot.published:.2f}" for dot in far]
     told = f"{TOLD} Beyond the chart: {'; '.join(beyond)}." if beyond else TOLD
     missing = () if charts else (f"No table of errors has {ENOUGH} cells that are run yet.",)
-    return Picture("agreement", "Our errors against the paper’s", told, tuple(charts), missing=missing)
+    return Picture("agreement", "Our errors against the paper’s", told, tuple(charts), missing=missing, beside=3)
 
 
 def dots(found: Collected, table: Table) -> Iterator[Dot]:
