@@ -326,14 +326,39 @@ def test_a_run_that_has_ended_is_known_by_its_network_alone_and_one_on_its_way_c
         run(outcome.recipe, folder=tmp_path / "early", device="cpu", settings=Settings(quiet=True))
 
 
+def test_networks_are_taken_out_again_as_their_runs_go_on(runs, tmp_path):
+    folder, _ = runs
+    whole, out = checkpoint.latest(folder / "plain"), tmp_path / "networks"
+    early = tmp_path / "runs" / "plain"
+    checkpoint.save(early, 100, whole.tensors, whole.state)
+
+    def taken(*paths):
+        return {row.split()[0]: row.split()[1:] for row in ok("weights", *paths, "--out", out).splitlines()[1:-1]}
+
+    first, rows = taken(early), taken(folder)
+    assert [first["plain"][at] for at in (0, 3)] == ["100", "new"]
+    assert {name: (row[0], row[3]) for name, row in rows.items()} == {
+        "plain": ("150", "renewed"), **{name: (rows[name][0], "new") for name in rows if name != "plain"}
+    }  # fmt: skip
+    assert [file.name for file in checkpoint.found(out / "plain")] == [whole.path.name]
+    files = {file: file.read_bytes() for file in out.rglob("*.safetensors")}
+    for again in (taken(folder), taken(early) | taken(folder)):
+        assert {" ".join(row[3:]) for row in again.values()} == {"there already"}
+    assert {file: file.read_bytes() for file in out.rglob("*.safetensors")} == files
+
+
 def test_networks_that_would_be_lost_or_mixed_up_are_refused(runs, tmp_path):
     folder, _ = runs
     (file,) = (folder / "plain").glob("*.safetensors")
     assert ok("weights", file, "--out", tmp_path / "one").splitlines()[-1] == f"1 network is in {tmp_path / 'one'}"
-    told = refused(1, "weights", folder, "--out", tmp_path / "one")
-    assert (
-        told == f"error: {tmp_path / 'one' / 'plain'} already holds checkpoints, which would be lost; choose another --out"
-    )
+    lost = "error: {} already holds checkpoints, which would be lost; choose another --out"
+    shutil.copytree(folder / "plain", tmp_path / "run" / "plain")
+    told = refused(1, "weights", file, "--out", tmp_path / "run")  # what training could go on from
+    assert told == lost.format(tmp_path / "run" / "plain")
+    (other,) = (each for each in folder.iterdir() if each.name != "plain")
+    shutil.copytree(other, tmp_path / "others" / "plain")
+    told = refused(1, "weights", tmp_path / "others" / "plain", "--out", tmp_path / "one")  # another network
+    assert told == lost.format(tmp_path / "one" / "plain")
     shutil.copytree(folder / "plain", tmp_path / "elsewhere" / "plain")
     told = refused(2, "weights", folder, tmp_path / "elsewhere", "--out", tmp_path / "two")
     assert told.endswith(f"would both be {tmp_path / 'two' / 'plain'}; give one of them")

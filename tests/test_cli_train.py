@@ -159,6 +159,13 @@ def test_a_wrong_network_is_told_before_its_data_is_downloaded(monkeypatch, tmp_
 # -- how it is carried out ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("command", [("train", DIGITS), ("reproduce", "fig6")])
+@pytest.mark.parametrize("seconds", ["-1", "nan"])
+def test_a_time_between_checkpoints_that_is_none_is_refused(command, seconds):
+    told = refused(1, *command, "--save-seconds", seconds)
+    assert told == f"error: save_seconds must be 0 or more, got {float(seconds)}"
+
+
 def test_settings_reach_the_run(asked, tmp_path):
     refused(
         1, "train", DIGITS, "--compile", "--accumulate", "2", "--sync-bn", "--sync-radius", "--save-seconds", "5", "--fresh",

@@ -27,11 +27,12 @@ def weights(paths: tuple[Path, ...], out: Path) -> None:
     """Copy trained networks without what only training needs, such as Adam's moments: a third of the size.
 
     A path is a run, a folder of runs or one checkpoint. Every command takes the copy as it takes the run, but that
-    training cannot go on from it; `dcnets train --start` begins with its weights.
+    training cannot go on from it; `dcnets train --start` begins with its weights. Given again, the command adds the
+    networks that are new and renews those whose run has gone on.
     """
     from dcnets.experiments import checkpoint
     from dcnets.experiments.checkpoint import CheckpointError
-    from dcnets.experiments.weights import alone, open_checkpoint, runs_in
+    from dcnets.experiments.weights import alone, is_copy_of, open_checkpoint, runs_in
 
     if not paths:
         raise Misuse("missing FOLDER_OR_CHECKPOINT, such as runs; see dcnets weights --help")
@@ -43,16 +44,23 @@ def weights(paths: tuple[Path, ...], out: Path) -> None:
         place = out / (run if run.is_dir() else run.parent).resolve().name
         if (other := places.setdefault(place, run)) != run:
             raise Misuse(f"{other} and {run} would both be {place}; give one of them")
-        if checkpoint.found(place):
+        there = checkpoint.latest(place)
+        if there and not is_copy_of(there, open_checkpoint(run)):
             raise CheckpointError(f"{place} already holds checkpoints, which would be lost; choose another --out")
     rows = []
     for place, run in places.items():
-        found = open_checkpoint(run)
+        found, there = open_checkpoint(run), checkpoint.latest(place)
         if found.note:
             click.echo(found.note, err=True)
-        saved = checkpoint.save(place, found.step, *alone(found))
-        rows.append((place.name, f"{found.step:,}", f"{megabytes(saved)}", f"{megabytes(found.path)}"))
-    show(("network", "update", "MB", "MB of the run"), rows, ("update", "MB", "MB of the run"))
+        if there and there.step >= found.step:
+            kept, how = there, "there already"
+        else:
+            checkpoint.discard(place)
+            checkpoint.save(place, found.step, *alone(found))
+            kept, how = found, "renewed" if there else "new"
+        saved = checkpoint.found(place)[-1]
+        rows.append((place.name, f"{kept.step:,}", megabytes(saved), megabytes(found.path), how))
+    show(("network", "update", "MB", "MB of the run", "copy"), rows, ("update", "MB", "MB of the run"))
     click.echo(f"{len(rows)} {'network is' if len(rows) == 1 else 'networks are'} in {out}")
 
 

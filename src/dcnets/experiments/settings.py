@@ -23,6 +23,10 @@ class Settings:
     quiet: bool = False
     tensorboard: bool = False
 
+    def __post_init__(self) -> None:
+        if not self.save_seconds >= 0:
+            raise ValueError(f"save_seconds must be 0 or more, got {self.save_seconds!r}")
+
 
 @dataclass
 class Outcome:

@@ -57,6 +57,11 @@ def alone(found: Checkpoint) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, {name: value for name, value in found.state.items() if name not in FOR_TRAINING}
 
 
+def is_copy_of(found: Checkpoint, run: Checkpoint) -> bool:
+    """Whether a checkpoint holds the network alone of a run's recipe."""
+    return not any(name in found.state for name in FOR_TRAINING) and found.state.get("recipe") == run.state.get("recipe")
+
+
 def load_weights(model: nn.Module, found: Checkpoint) -> None:
     """Put the checkpoint's weights into a network; those of an ordinary one fit its decoupled twin, whose radii stay."""
     came = weights(found)
