@@ -357,8 +357,12 @@ def test_networks_that_would_be_lost_or_mixed_up_are_refused(runs, tmp_path):
     assert told == lost.format(tmp_path / "run" / "plain")
     (other,) = (each for each in folder.iterdir() if each.name != "plain")
     shutil.copytree(other, tmp_path / "others" / "plain")
-    told = refused(1, "weights", tmp_path / "others" / "plain", "--out", tmp_path / "one")  # another network
-    assert told == lost.format(tmp_path / "one" / "plain")
+    whole = checkpoint.latest(folder / "plain")
+    anew = whole.state | {"history": [{**test, "seconds": test["seconds"] + 1} for test in whole.state["history"]]}
+    checkpoint.save(tmp_path / "anew" / "plain", whole.step, whole.tensors, anew)
+    for another in ("others", "anew"):  # another recipe's network, and the same recipe trained another time
+        told = refused(1, "weights", tmp_path / another / "plain", "--out", tmp_path / "one")
+        assert told == lost.format(tmp_path / "one" / "plain")
     shutil.copytree(folder / "plain", tmp_path / "elsewhere" / "plain")
     told = refused(2, "weights", folder, tmp_path / "elsewhere", "--out", tmp_path / "two")
     assert told.endswith(f"would both be {tmp_path / 'two' / 'plain'}; give one of them")

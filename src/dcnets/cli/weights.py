@@ -40,26 +40,27 @@ def weights(paths: tuple[Path, ...], out: Path) -> None:
     if not given:
         raise CheckpointError(f"{', '.join(map(str, paths))} holds no checkpoint; give runs, or a folder of runs")
     places: dict[Path, Path] = {}
+    there: dict[Path, int] = {}
     for run in given:
         place = out / (run if run.is_dir() else run.parent).resolve().name
         if (other := places.setdefault(place, run)) != run:
             raise Misuse(f"{other} and {run} would both be {place}; give one of them")
-        there = checkpoint.latest(place)
-        if there and not is_copy_of(there, open_checkpoint(run)):
-            raise CheckpointError(f"{place} already holds checkpoints, which would be lost; choose another --out")
+        if kept := checkpoint.latest(place):
+            if not is_copy_of(kept, open_checkpoint(run)):
+                raise CheckpointError(f"{place} already holds checkpoints, which would be lost; choose another --out")
+            there[place] = kept.step
     rows = []
     for place, run in places.items():
-        found, there = open_checkpoint(run), checkpoint.latest(place)
+        found, told = open_checkpoint(run), "there already"
         if found.note:
             click.echo(found.note, err=True)
-        if there and there.step >= found.step:
-            kept, how = there, "there already"
-        else:
-            checkpoint.discard(place)
+        if there.get(place, -1) < found.step:
             checkpoint.save(place, found.step, *alone(found))
-            kept, how = found, "renewed" if there else "new"
-        saved = checkpoint.found(place)[-1]
-        rows.append((place.name, f"{kept.step:,}", megabytes(saved), megabytes(found.path), how))
+            told = "renewed" if place in there else "new"
+        *older, copy = checkpoint.found(place)
+        for file in older:
+            file.unlink()
+        rows.append((place.name, f"{checkpoint.step_of(copy):,}", megabytes(copy), megabytes(found.path), told))
     show(("network", "update", "MB", "MB of the run", "copy"), rows, ("update", "MB", "MB of the run"))
     click.echo(f"{len(rows)} {'network is' if len(rows) == 1 else 'networks are'} in {out}")
 

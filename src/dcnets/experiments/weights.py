@@ -58,8 +58,10 @@ def alone(found: Checkpoint) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def is_copy_of(found: Checkpoint, run: Checkpoint) -> bool:
-    """Whether a checkpoint holds the network alone of a run's recipe."""
-    return not any(name in found.state for name in FOR_TRAINING) and found.state.get("recipe") == run.state.get("recipe")
+    """Whether a checkpoint holds the network alone of a run, from then or later: the tests of one begin with the other's."""
+    alike = found.state.get("recipe") == run.state.get("recipe")
+    tests = zip(found.state.get("history", []), run.state.get("history", []), strict=False)
+    return alike and not any(name in found.state for name in FOR_TRAINING) and all(one == other for one, other in tests)
 
 
 def load_weights(model: nn.Module, found: Checkpoint) -> None:

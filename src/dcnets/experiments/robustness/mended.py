@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dcnets.losses import full_precision
+
 SHARPNESS = 4.0
 """The standard deviation to which the logits of all classes but the leading one are brought."""
 LEAD = 1.0
@@ -25,7 +27,7 @@ class Rescaled(nn.Module):
         self.model = model
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.model(x).float()
+        logits = full_precision(self.model(x))
         values = logits.detach()
         (first, second), (leading, _) = (each.T for each in values.topk(2, 1))
         led = F.one_hot(leading, values.shape[1]).bool()
