@@ -215,6 +215,14 @@ def test_a_scaled_recipe_keeps_its_proportions():
     assert ALL["mnist-features2d"].scaled(0.5).bn_momentum == 0.1  # or as many as they did
 
 
+def test_running_statistics_keep_up_where_examples_are_made_by_them():
+    """Means over 1,000 updates lag behind: an adversary would attack a network that there is no more."""
+    trained = [each for each in ALL.values() if each.adversary]
+    assert {each.data for each in trained} == {"cifar10", "mnist", "mnist-subset"}
+    assert {each.bn_momentum for each in trained} == {0.1}
+    assert ALL["cifar10-cnn9_attack"].bn_momentum == 0.001  # the authors'; natural training does not see it
+
+
 def test_every_field_has_help_and_a_kind():
     for field in dataclasses.fields(Recipe):
         if field.name != "name":

@@ -30,11 +30,13 @@ ATTACKED: dict[str, Any] = {
 }  # fmt: skip
 """Standard gradients and no trick (section 6.2). Appendix A, which tells how long, is not public: ours is the authors'
 schedule, shortened in proportion."""
-FGSM: dict[str, Any] = {"adversary": "fgsm", "adversary_eps": 8 / 255, "clean_share": 0.5}
+CRAFTING: dict[str, Any] = {"adversary_eps": 8 / 255, "bn_momentum": 0.1}
+"""What all adversaries share. Examples are made in evaluation mode: running statistics have to keep up with the network."""
+FGSM: dict[str, Any] = {"adversary": "fgsm", **CRAFTING, "clean_share": 0.5}
 """Half of the loss on examples (Goodfellow et al., 2015); the paper trains by FGSM too, but does not tell its ε."""
 DIGITS_FGSM: dict[str, Any] = FGSM | {"adversary_eps": 0.3}
 """Digits stay readable at ε = 0.3, the usual one for MNIST (Madry et al., 2018); that of the paper's Fig. 7 is not told."""
-STEPS: dict[str, Any] = {"adversary_eps": 8 / 255, "adversary_step": 2 / 255, "adversary_steps": 10}
+STEPS: dict[str, Any] = {**CRAFTING, "adversary_step": 2 / 255, "adversary_steps": 10}
 PGD: dict[str, Any] = {"adversary": "pgd", **STEPS, "clean_share": 0.0}
 """Examples alone (Madry et al., 2018)."""
 TRADES: dict[str, Any] = {"adversary": "trades", **STEPS, "trades_weight": 6.0}

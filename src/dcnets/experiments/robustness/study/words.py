@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from dcnets.experiments.data.catalogue import CATALOGUE
 from dcnets.experiments.paper.tables import BASELINE, MAGNITUDES, TARGETS
+from dcnets.experiments.recipe import DEFAULTS, FAST
 
 ROWS = {magnitude: row for row, magnitude in MAGNITUDES.items()}
 SPOKEN = {None: "natural", "fgsm": "FGSM-trained", "pgd": "PGD-trained", "trades": "TRADES-trained"}
@@ -36,6 +37,12 @@ def column_of(operator: str) -> int:
     return TARGETS.index(operator) if operator in TARGETS else len(TARGETS)
 
 
+def lagging(recipe: Mapping[str, Any]) -> str:
+    """What is told of examples that were made by running statistics which span more updates than those of our recipes."""
+    share = recipe.get("bn_momentum", DEFAULTS["bn_momentum"])
+    return f"batch norm over {1 / share:,.0f} updates" if recipe.get("adversary") and 0 < share < FAST else ""
+
+
 def words_for(recipe: Mapping[str, Any]) -> Words:
     """The words for the fields of a recipe."""
     operator = recipe.get("operator") or ""
@@ -43,6 +50,7 @@ def words_for(recipe: Mapping[str, Any]) -> Words:
         "without batch norm": not recipe.get("batch_norm", True), "without ReLU": not recipe.get("relu", True),
         "without augmentation": not (recipe.get("pad", 4) or recipe.get("flip", True)),
         "absolute radius": "radius=absolute" in operator, "SGD": recipe.get("optimiser") == "sgd",
+        lagging(recipe): bool(lagging(recipe)),
     }  # fmt: skip
     magnitude = operator.split("-")[0].split("(")[0]
     name = ROWS.get(magnitude, operator) if operator else BASELINE
