@@ -421,6 +421,33 @@ def test_the_sentences_have_the_numbers():
     )
 
 
+def seeds(*errors, name="cifar100-cnn9"):
+    return [run_line(name, error, seed=seed) for seed, error in enumerate(errors)]
+
+
+def test_a_difference_that_seeds_alone_can_make_is_called_so():
+    usual, sphere = seeds(26.0, 26.5, 27.0), "cifar100-cnn9-sphere-cosine"
+    assert (
+        JUDGES["operators"]
+        .judge(of(*usual, *seeds(26.3, 26.3, 26.3, name=sphere)))
+        .told.startswith("Below our baseline, 26.50 ± 0.50: SphereConv 26.30 ± 0.00 (may be chance); not yet run:")
+    )
+    surely = JUDGES["operators"].judge(of(*usual, *seeds(25.8, 25.9, 26.0, name=sphere))).told  # 0.60 and an error of 0.29
+    assert "SphereConv 25.90 ± 0.10; not yet run" in surely
+    assert "SphereConv 25.00; not yet run" in JUDGES["operators"].judge(of(*usual, *seeds(25.0, name=sphere))).told
+    assert "SphereConv 26.20" not in JUDGES["operators"].judge(of(*usual, *seeds(26.2, "N/C", name=sphere))).told
+    near = JUDGES["sphere"].judge(of(*usual, *seeds(26.2, 26.6, name=sphere)))
+    assert (near.status, near.told) == ("holds", "26.40 ± 0.28 beside 26.50 ± 0.50 of our baseline: −0.10.")
+
+
+def test_accuracies_under_attack_are_told_with_their_seeds():
+    names = ("cifar10-cnn9_attack", "cifar10-cnn9_attack-tanh-cosine")
+    lines = [run_line(name, 10.0, seed=seed) for name in names for seed in range(2)]
+    attacks = [attack_line(name, 10.0 + at + seed, 1.0, seed=seed) for at, name in enumerate(names) for seed in range(2)]
+    told = JUDGES["white-box"].judge(of(*lines, attacks=attacks)).told
+    assert "TanhConv under FGSM 11.50 ± 0.71 against 10.50 ± 0.71 (may be chance)" in told
+
+
 def test_bars_are_met_exactly_at_their_numbers():
     below = {(3, row, WITH): 26.0 for row in TABLES["table3"].rows[1:7]} | {(3, "MixConv", WITH): 27.0}
     assert JUDGES["operators"].judge(made(below)).status == "holds"

@@ -14,6 +14,12 @@ Status = Literal["holds", "holds so far", "partly", "does not hold", "not yet ru
 STATUSES: tuple[Status, ...] = ("holds", "holds so far", "partly", "does not hold", "not yet run")
 Hits = Mapping[str, bool | None]
 """Whether each part of a claim is so; None where a run is missing."""
+SURE = 2
+"""How many standard errors two means over seeds have to be apart, lest their difference be called chance."""
+CHANCE = (
+    "Claims are judged by means; ± is the standard deviation over seeds. A difference may be chance if it is at most "
+    f"{SURE} standard errors over seeds; of one seed that cannot be told."
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,19 @@ def number(result: Result) -> float | None:
 def told(value: float | None) -> str:
     """A number in a sentence."""
     return "–" if value is None else "N/C" if math.isinf(value) else f"{value:.2f}"
+
+
+def spoken(result: Result) -> str:
+    """A cell in a sentence: its mean ± the standard deviation over seeds."""
+    return told(number(result)) + ("" if result.std is None or result.lost else f" ± {result.std:.2f}")
+
+
+def doubt(one: Result, other: Result) -> str:
+    """What is told of two cells that seeds alone could have set apart."""
+    if one.mean is None or other.mean is None or one.std is None or other.std is None or one.lost or other.lost:
+        return ""
+    error = math.hypot(*(each.std / math.sqrt(len(each.samples)) for each in (one, other) if each.std is not None))
+    return " (may be chance)" if abs(one.mean - other.mean) <= SURE * error else ""
 
 
 def difference(value: float, target: float, form: str) -> str:
@@ -89,25 +108,26 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def compare(parts: Mapping[str, Result], than: float | None, name: str, *, least: int | None = None) -> Verdict:
-    """Whether cells lie below a number; `name` says what it is."""
-    found = {part: number(result) for part, result in parts.items()}
-    hits = {part: None if value is None or than is None else value < than for part, value in found.items()}
-    shown = {part: told(value) for part, value in found.items()}
-    if than is None:
+def compare(parts: Mapping[str, Result], than: Result, name: str, *, least: int | None = None) -> Verdict:
+    """Whether cells lie below another; `name` says what that is."""
+    found, limit = {part: number(result) for part, result in parts.items()}, number(than)
+    hits = {part: None if value is None or limit is None else value < limit for part, value in found.items()}
+    shown = {part: spoken(result) + doubt(result, than) for part, result in parts.items()}
+    if limit is None:
         seen = ", ".join(f"{part} {shown[part]}" for part, value in found.items() if value is not None)
         return Verdict("not yet run", sentence(f"{name} is not yet run{f'; {seen}' if seen else ''}"))
-    return Verdict(decide(hits, least), listed(hits, shown, f"below {name}, {told(than)}", "not below"))
+    return Verdict(decide(hits, least), listed(hits, shown, f"below {name}, {spoken(than)}", "not below"))
 
 
-def near(result: Result, target: float | None, name: str, tolerance: float) -> Verdict:
-    """Whether a cell lies within a tolerance of a number."""
-    value = number(result)
-    if value is None or target is None:
-        missing = " and ".join(each for each, there in ((result.cell.row, value), (name, target)) if there is None)
+def near(result: Result, target: Result | float, name: str, tolerance: float) -> Verdict:
+    """Whether a cell lies within a tolerance of another, or of a number."""
+    value, wanted = number(result), target if isinstance(target, float) else number(target)
+    if value is None or wanted is None:
+        missing = " and ".join(each for each, there in ((result.cell.row, value), (name, wanted)) if there is None)
         return Verdict("not yet run", sentence(f"{missing} {'are' if ' and ' in missing else 'is'} not yet run"))
-    close = abs(value - target) <= tolerance + ROUNDING
-    words = sentence(f"{told(value)} beside {told(target)} of {name}{difference(value, target, ': {}')}")
+    close = abs(value - wanted) <= tolerance + ROUNDING
+    beside = told(target) if isinstance(target, float) else spoken(target)
+    words = sentence(f"{spoken(result)} beside {beside} of {name}{difference(value, wanted, ': {}')}")
     return Verdict("holds" if close else "does not hold", words)
 
 

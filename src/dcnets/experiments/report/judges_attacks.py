@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from dcnets.experiments.paper.tables import BASELINE, TARGETS
 from dcnets.experiments.report.cells import Collected
-from dcnets.experiments.report.claims import Verdict, decide, listed, number, told
+from dcnets.experiments.report.claims import Verdict, decide, doubt, listed, number, spoken
 
 ATTACKS = ("FGSM", "BIM")
 
@@ -16,13 +16,15 @@ def against_baseline(runs: Collected, table: int, training: str, rows: Iterable[
     hits: dict[str, bool | None] = {}
     shown = {}
     for attack in ATTACKS:
-        limit = number(runs.at(table, f"{training}, {attack}", BASELINE))
+        than = runs.at(table, f"{training}, {attack}", BASELINE)
+        limit = number(than)
         for row in rows:
-            value, name = number(runs.at(table, f"{training}, {attack}", row)), f"{row} under {attack}"
+            own, name = runs.at(table, f"{training}, {attack}", row), f"{row} under {attack}"
+            value = number(own)
             if value is not None and limit is None:
                 name = f"{row} against the baseline under {attack}"
             hits[name] = None if value is None or limit is None else value > limit if higher else value < limit
-            shown[name] = f"{told(value)} against {told(limit)}"
+            shown[name] = f"{spoken(own)} against {spoken(than)}{doubt(own, than)}"
     side = f"{'above' if higher else 'below'} the baseline"
     return Verdict(decide(hits), listed(hits, shown, side, f"not {side}"))
 
@@ -32,7 +34,8 @@ def best(runs: Collected, table: int, training: str, row: str, attacks: Iterable
     hits: dict[str, bool | None] = {}
     shown = {}
     for attack in attacks:
-        found = {each: number(runs.at(table, f"{training}, {attack}", each)) for each in TARGETS}
+        cells = {each: runs.at(table, f"{training}, {attack}", each) for each in TARGETS}
+        found = {each: number(cell) for each, cell in cells.items()}
         own = found.pop(row)
         there = {each: value for each, value in found.items() if value is not None}
         missing = [called(each) for each in found if each not in there]
@@ -45,7 +48,8 @@ def best(runs: Collected, table: int, training: str, row: str, attacks: Iterable
         if beaten and missing:
             name = f"{row} against {' and '.join(missing)} under {attack}"
         hits[name] = (None if missing else True) if beaten else False
-        shown[name] = f"{told(own)} against {told(there[first])} of {called(first)}"
+        sure = doubt(cells[row], cells[first])
+        shown[name] = f"{spoken(cells[row])} against {spoken(cells[first])} of {called(first)}{sure}"
     return Verdict(decide(hits), listed(hits, shown, "above all others", "not above all others"))
 
 

@@ -6,8 +6,8 @@ import math
 
 from dcnets.experiments.paper import TABLES
 from dcnets.experiments.paper.beside import FC_RELU
-from dcnets.experiments.report.cells import Collected, whole_or_nothing
-from dcnets.experiments.report.claims import Verdict, decide, difference, listed, number, sentence, told
+from dcnets.experiments.report.cells import Collected, Result, whole_or_nothing
+from dcnets.experiments.report.claims import Verdict, decide, difference, doubt, listed, number, sentence, spoken
 from dcnets.experiments.report.judges import COSINE, OPERATORS, SQUARE, baseline, decoupled, some
 from dcnets.experiments.report.rule import ROUNDING, TOLERANCE, agrees, signed
 
@@ -47,44 +47,51 @@ def mean_within(runs: Collected) -> Verdict:
 
 def best_without_relu(runs: Collected) -> Verdict:
     """SegConv with square cosine without ReLU, below every network with ReLU."""
-    best = number(runs.at(3, "SegConv", SQUARE))
+    own = runs.at(3, "SegConv", SQUARE)
+    best = number(own)
     with_relu = [each for each in runs.of(TABLES["table3"])
                  if each.cell.column.endswith("with ReLU") and each.cell.published is not None]  # fmt: skip
-    found = {f"{each.cell.row}’s {told(number(each))} ({each.cell.column})": number(each) for each in with_relu}
+    found = {f"{each.cell.row}’s {spoken(each)} ({each.cell.column}){doubt(own, each)}": number(each) for each in with_relu}
     if best is None:
         return Verdict("not yet run", "SegConv without ReLU is not yet run.")
     hits = {name: None if value is None else value > best for name, value in found.items()}
     done = {name: value for name, value in found.items() if value is not None}
     below, rest = sum(hit is True for hit in hits.values()), len(hits) - len(done)
-    words = f"{told(best)} is below {'all' if below == len(hits) else f'{below} of'} {len(hits)}"
+    words = f"{spoken(own)} is below {'all' if below == len(hits) else f'{below} of'} {len(hits)}"
     if done:
         words += f"; the {'nearest' if below == len(done) else 'best'} is {min(done, key=lambda name: done[name])}"
     return Verdict(decide(hits), sentence(words + (f"; {rest} not yet run" if rest else "")))
 
 
-def bare(runs: Collected) -> dict[str, float | None]:
+def bare(runs: Collected) -> dict[str, Result]:
     """Our two baselines without ReLU, of which the paper's may be either."""
-    nowhere, at_the_end = baseline(runs, 3, FC_RELU.column), number(runs.results[FC_RELU])
+    nowhere, at_the_end = baseline(runs, 3, FC_RELU.column), runs.results[FC_RELU]
     return {"with no ReLU anywhere": nowhere, "with a ReLU after the fully connected layer alone": at_the_end}
 
 
 def breaks_down(runs: Collected) -> Verdict:
     """The baseline without ReLU, in one of its variants, far above that with ReLU."""
-    usual, found = baseline(runs, 3, COSINE), bare(runs)
+    with_relu, found = baseline(runs, 3, COSINE), {name: number(each) for name, each in bare(runs).items()}
+    usual = number(with_relu)
     if usual is None:
         return Verdict("not yet run", "The baseline with ReLU is not yet run.")
     if math.isinf(usual):
         return Verdict("does not hold", f"The baseline with ReLU did not converge, N/C: none is {BREAK} points above it.")
     hits = {name: None if value is None else value >= usual + BREAK - ROUNDING for name, value in found.items()}
-    shown = {name: f"{told(value)}{difference(value, usual, ' ({})')}" for name, value in found.items() if value is not None}
-    far = f"{BREAK} points above the baseline with ReLU, {told(usual)}"
+    shown = {
+        name: f"{spoken(each)}{difference(value, usual, ' ({})')}"
+        for name, each in bare(runs).items() if (value := found[name]) is not None
+    }  # fmt: skip
+    far = f"{BREAK} points above the baseline with ReLU, {spoken(with_relu)}"
     return Verdict(decide(hits, 1), listed(hits, shown, far, f"not {far}"))
 
 
 def without_relu(runs: Collected) -> Verdict:
     """Cosine without ReLU, below each baseline without ReLU that is run."""
-    operators = {row: number(each) for row, each in some(runs, 3, OPERATORS, FC_RELU.column).items()}
-    limits = {name: value for name, value in bare(runs).items() if value is not None}
+    cells = some(runs, 3, OPERATORS, FC_RELU.column)
+    operators = {row: number(each) for row, each in cells.items()}
+    baselines = bare(runs)
+    limits = {name: value for name, each in baselines.items() if (value := number(each)) is not None}
     if not limits:
         return Verdict("not yet run", "The baseline without ReLU is not yet run.")
     hits: dict[str, bool | None] = {}
@@ -93,8 +100,10 @@ def without_relu(runs: Collected) -> Verdict:
         own = {row: None if value is None else value < limit for row, value in operators.items()}
         hits |= {f"{row}, {name}": hit for row, hit in own.items()}
         done, others = [hit for hit in own.values() if hit is not None], [row for row, hit in own.items() if hit is False]
-        above = f": not {', '.join(f'{row} {told(operators[row])}' for row in others)}" if others else ""
-        words.append(f"{sum(done)} of {len(done)} below {told(limit)}, the baseline {name}{above}")
+        beside = baselines[name]
+        shown = ", ".join(f"{row} {spoken(cells[row])}{doubt(cells[row], beside)}" for row in others)
+        above = f": not {shown}" if others else ""
+        words.append(f"{sum(done)} of {len(done)} below {spoken(beside)}, the baseline {name}{above}")
     rest = [row for row, value in operators.items() if value is None]
     words += [f"not yet run: {', '.join(rest)}"] if rest else []
     return Verdict(decide(hits), sentence("; ".join(words)))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dcnets.experiments.paper import TABLES, Table
 from dcnets.experiments.report import lowest
 from dcnets.experiments.report.cells import Collected, Result
+from dcnets.experiments.report.claims import CHANCE
 from dcnets.experiments.report.notes import NOTES
 from dcnets.experiments.report.paper_claims import CLAIMS
 from dcnets.experiments.report.rule import METRICS, RULE, counted, judge, ours, printed, runs, shortened, signed
@@ -16,7 +17,7 @@ from dcnets.experiments.report.summary import standard, tally
 def write(found: Collected) -> str:
     """The whole document."""
     parts = ["# Our runs beside the paper’s tables", tally(found), standard(found), RULE]
-    parts += ["## Claims", "\n".join(claims(found)), "## Tables"]
+    parts += ["## Claims", CHANCE, "\n".join(claims(found)), "## Tables"]
     for name, table in TABLES.items():
         parts += [f"### Table {table.number}: {table.caption}", METRICS[table.metric], "\n".join(rows(found, table))]
         parts += filter(None, (NOTES.get(name), lowest.told(found, table)))

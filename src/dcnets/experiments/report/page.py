@@ -13,7 +13,7 @@ from dcnets.experiments.paper import TABLES, Table
 from dcnets.experiments.report import lowest
 from dcnets.experiments.report.cells import Aside, Collected, Result
 from dcnets.experiments.report.charts import Picture
-from dcnets.experiments.report.claims import Claim, Verdict
+from dcnets.experiments.report.claims import CHANCE, Claim, Verdict
 from dcnets.experiments.report.embedded import HOW, figure
 from dcnets.experiments.report.notes import NOTES
 from dcnets.experiments.report.paper_claims import CLAIMS
@@ -32,7 +32,7 @@ def write(found: Collected, pictures: Iterable[Picture]) -> str:
     return Template((HERE / "page.html").read_text(encoding="utf-8")).substitute(
         light=colours(LIGHT), dark=colours(DARK), tally=escape(tally(found)), standard=escape(standard(found)),
         links="".join(f'<a href="#{key}">{escape(title)}</a>' for key, title in links.items()),
-        claims="".join(claims(found)), rule=escape(RULE),
+        claims="".join(claims(found)), chance=escape(CHANCE), rule=escape(RULE),
         tables="".join(table(found, name, each) for name, each in TABLES.items()),
         figures=HOW + "".join(figure(each) for each in shown), elsewhere=elsewhere(found), footer=escape(footer(found)),
         script=(HERE / "page.js").read_text(encoding="utf-8"),
