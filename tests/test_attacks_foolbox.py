@@ -183,6 +183,11 @@ def test_autoattack_refuses_fewer_classes_than_its_losses_need(pyautoattack, ver
         attacks.autoattack(Wrapped(network(), lambda z: z[:, :few]), x, 0 * y, eps=0.1, version=version)
 
 
+def test_autoattack_refuses_a_network_without_gradient(pyautoattack):
+    with pytest.raises(ValueError, match=r"no gradient in x.*attacks\.square"):
+        attacks.autoattack(Wrapped(network(), torch.detach), *digits(2), eps=0.1)
+
+
 def test_a_debugger_s_trace_outlives_autoattack(pyautoattack):
     before, mine = sys.gettrace(), lambda *_: None
     sys.settrace(mine)

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 from command_line import call, ok, refused
+from hardened import FAULTS, Built
 from PIL import Image
 
 from dcnets import attacks
@@ -17,7 +18,7 @@ from dcnets.cli.attack_words import amounts, step_length
 from dcnets.experiments import checkpoint, data, recipes, results
 from dcnets.experiments.rebuild import rebuild, recipe_of
 from dcnets.experiments.robustness import GRID
-from dcnets.experiments.robustness.subjects import pixels_of
+from dcnets.experiments.robustness.subjects import pixels_of, subject
 from dcnets.experiments.run import run
 from dcnets.experiments.settings import Settings
 from dcnets.experiments.weights import open_checkpoint
@@ -160,6 +161,53 @@ def test_the_report_of_a_network(runs):
     assert masking["robust"] <= min(masking["attacks"].values())
     assert slopes["constant"]["q10"] < slopes["constant"]["q50"] < slopes["constant"]["q90"]
     assert masking["verdict"] in told
+
+
+@pytest.fixture
+def _hidden(monkeypatch):
+    """The network named plain has gradients that are not finite."""
+
+    def built(name, *rest):
+        found = subject(name, *rest)
+        return dataclasses.replace(found, model=Built(found.model, **FAULTS["broken"])) if name == "plain" else found
+
+    monkeypatch.setattr("dcnets.cli.attacking.subject", built)
+
+
+@pytest.mark.usefixtures("_hidden")
+def test_a_network_whose_gradients_cannot_be_followed_gets_its_report(runs):
+    command = (runs / "plain", runs / "tanh", "--masking", "--eps", "0.1", *STEPS, "--queries", "20")
+    told = ok("attack", *command, "--attack", "fgsm,square")
+    right = lines(runs / "plain", "--eps", "0", "--attack", "fgsm", "--images", "40")[0]["clean"] * 40
+    why = f"the model's gradient in x is not finite for {right:g} of {right:g} images"
+    rows = [row.split() for row in told.splitlines()]
+    assert rows[1][:2] == ["plain", "Square"]
+    assert rows[2] == ["FGSM", "–"]
+    assert [row[0] for row in rows[3:6]] == ["tanh", "Square", "worst"]
+    assert f"FGSM on plain was not made: {why}" in told
+    assert "after FGSM, BIM and PGD (not made: FGSM, BIM, PGD), " in told
+    assert "masked (gradients" in told
+    plain, tanh = lines(*command, "--attack", "fgsm,square")
+    assert [each["attack"] for each in plain["attacks"]] == ["square"]
+    assert why in plain["blocked"]["FGSM"]
+    assert (plain["worst"], tanh["blocked"]) == ({}, {})
+    assert f"verdict: {plain['masking']['verdict']}" in told
+    alone = call("attack", *command[:2], "--eps", "0.1", "--attack", "fgsm", "--images", "40")
+    assert alone.exit_code == 1
+    assert f"error: {why}" in alone.stderr
+
+
+@pytest.mark.usefixtures("_hidden")
+def test_a_network_without_all_its_curves_is_not_in_the_picture(runs):
+    pytest.importorskip("matplotlib")
+    command = ("--masking", "--eps", "0,0.1", "--at", "0.1", *STEPS, "--queries", "5", "--attack", "fgsm", "--out", "c.svg")
+    told = ok("attack", runs / "plain", runs / "tanh", *command)
+    assert "the curves are drawn in c.svg, without plain" in told
+    shown = call("attack", runs / "plain", *command)
+    assert (shown.exit_code, shown.stderr.splitlines()[-1]) == (
+        1, "error: c.svg is not drawn: there is no network of which all attacks could be made",
+    )  # fmt: skip
+    assert "verdict: " in shown.stdout
 
 
 def test_autoattack_on_request(runs):

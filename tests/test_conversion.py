@@ -803,6 +803,62 @@ def test_a_shared_layer_comes_back_shared():
     assert model[0] is model[2]
 
 
+def tied(*layers):
+    """Layers in a row that have the first one's weight."""
+    for layer in layers[1:]:
+        layer.weight = layers[0].weight
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize("options", LINEAR)
+def test_tied_weights_come_back_tied(options):
+    first, second = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, 2, bias=False)
+    model, _ = convert(tied(first, second), **options)
+    x = torch.randn(2, 3, 6, 6)
+    expected = model(x)
+    _, report = to_plain(model)
+    assert [name for name, _ in report.replaced] == ["0", "1"]
+    assert model[0].weight is model[1].weight
+    assert len(list(model.parameters())) == 2
+    assert error(model(x), expected) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (DecoupledLinear(4, 4, magnitude="linear", alpha=2.0), ["0", "1"]),
+        (DecoupledLinear(4, 4, magnitude="inner_product"), ["0"]),  # it becomes an ordinary layer with the weight as it is
+        (DecoupledLinear(4, 4, magnitude="tanh"), ["0", "1"]),
+        (nn.Linear(4, 4), ["0"]),
+        (nn.Embedding(4, 4), ["0"]),
+    ],
+    ids=["alpha", "inner_product", "tanh", "Linear", "Embedding"],
+)
+def test_a_layer_that_could_not_stay_tied_is_skipped_and_named(other, told):
+    model = tied(DecoupledLinear(4, 4, magnitude="linear"), copy.deepcopy(other))
+    first = model[0]
+    _, report = to_plain(model)
+    assert model[0] is first
+    assert model[0].weight is model[1].weight
+    assert [name for name, _, _ in report.skipped] == told
+    assert reason(report, "0") == "shares its weight with 1.weight, as an ordinary layer could not; give each its own first"
+
+
+def test_a_weight_that_stays_as_it_is_stays_tied_to_another_kind_of_module():
+    model = tied(nn.Embedding(6, 4), DecoupledLinear(4, 6, bias=False, magnitude="inner_product"))
+    _, report = to_plain(model)
+    assert [name for name, _ in report.replaced] == ["1"]
+    assert model[1].weight is model[0].weight
+
+
+def test_tied_weights_without_values_stay_tied():
+    with torch.device("meta"):
+        layers = [DecoupledLinear(4, 4, magnitude="linear", alpha=alpha) for alpha in (1.0, 2.0)]
+    model, report = to_plain(tied(*layers))
+    assert [name for name, _, _ in report.skipped] == ["0", "1"]
+    assert model[0].weight is model[1].weight
+
+
 def test_a_checkpoint_of_the_network_brought_back_loads_into_the_original():
     model, original = small(), small()
     convert(model, magnitude="linear")

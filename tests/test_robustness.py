@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from hardened import EPS, Built, digits, trained
+from hardened import EPS, Built, digits, faulty, trained
 from torch import nn
 
 from dcnets import attacks
@@ -282,6 +282,21 @@ def test_everything_of_some_networks_in_one_go():
     assert (few.curves, few.matrix, few.report) == ((), None, None)
 
 
+@pytest.mark.parametrize(("name", "why"), [("broken", "gradient in x is not finite"), ("detached", "have no gradient in x")])
+def test_a_network_without_gradients_to_follow_is_evaluated_where_a_report_says_so(name, why):
+    (x, y), model, square = digits(20), faulty(name), Trial("square", EPS, queries=5)
+    attacks, plan = ([BIM], [square], [PGD]), Plan(PGD, restarts=2, queries=5)
+    found = evaluate({"one": model}, x, y, Wanted(attacks, masking=plan, lipschitz=PGD), batch=8)["one"]
+    assert [each.name for each in found.curves] == ["Square"]
+    assert found.attacks == ([square],)
+    assert found.blocked.keys() == {"BIM", "PGD"}
+    assert all(why in each for each in found.blocked.values())
+    assert found.worst.accuracies == found.curves[0].accuracies
+    assert "masked (gradients" in found.report.verdict
+    with pytest.raises(ValueError, match=why):
+        evaluate({"one": model}, x, y, Wanted(attacks), batch=8)
+
+
 def test_what_cannot_be_evaluated_is_refused():
     x, y = digits(2)
     with pytest.raises(TypeError, match=r"attacks are lists of trials.*give \[\[trial\]\]"):
@@ -438,6 +453,11 @@ def test_ten_networks_have_lines_of_their_own(curves):
 def test_a_picture_of_another_kind_is_refused(curves, tmp_path):
     with pytest.raises(ValueError, match=r"one of \.svg, \.png, \.pdf, got 'a\.gif'"):
         draw(curves, tmp_path / "a.gif", images=7)
+
+
+def test_a_picture_of_nothing_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"a\.svg is not drawn: there is no network of which all attacks could be made"):
+        draw({}, tmp_path / "a.svg", images=7)
 
 
 def test_settings_of_a_trial_are_plain_json():

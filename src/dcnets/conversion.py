@@ -80,19 +80,23 @@ def convert(model: nn.Module, *, select: Select | None = None, **options: Unpack
 
 
 def to_plain(model: nn.Module) -> tuple[nn.Module, Report]:
-    """Put ordinary layers back, exactly, where the operator is linear in x: `linear` or `inner_product` with `cosine`."""
+    """Put ordinary layers back, exactly, where the operator is linear in x: `linear` or `inner_product` with `cosine`.
+
+    Layers that share a weight go on sharing one; where that cannot be, they are skipped.
+    """
     refuse_unfit(model, "bring back")
     report, twins = Report(), dict[nn.Module, nn.Module]()
+    weights = plain_weights(model)
+    parted = parted_layers(model, weights)
     for name, module in model.named_modules():
         if isinstance(module, Decoupled):
             shown, kind = name or "(the model)", f"{type(module).__name__} {module.operator}"
-            if not module.operator.linear_in_x:
-                report.skipped.append((shown, kind, "not linear in x"))
-            elif not is_itself(module):
-                report.skipped.append((shown, kind, "parametrised, patched or a subclass, which may compute something else"))
-            else:
-                twins[module] = plain_twin(module)
+            reason = why_not_back(module) or parted.get(module)
+            if reason is None:
+                twins[module] = plain_twin(module, weights[module])
                 report.replaced.append((shown, kind))
+            else:
+                report.skipped.append((shown, kind, reason))
     return replace(model, twins), report
 
 
@@ -140,10 +144,47 @@ def bypassed_layers(model: nn.Module) -> set[nn.Module]:
     return {layer for encoder in encoders for layer in (encoder.linear1, encoder.linear2)}
 
 
+def why_not_back(layer: Decoupled) -> str | None:
+    """The reason why no ordinary layer computes what a decoupled one does, or None."""
+    if not layer.operator.linear_in_x:
+        return "not linear in x"
+    return None if is_itself(layer) else "parametrised, patched or a subclass, which may compute something else"
+
+
 def is_itself(layer: Decoupled) -> bool:
     """Whether a layer computes what its class does with its own weight: no subclass, patch or parametrisation."""
     own = "weight" in layer._parameters and "bias" in layer._parameters
     return own and type(layer) in TWINS.values() and "forward" not in vars(layer)
+
+
+def plain_weights(model: nn.Module) -> dict[nn.Module, nn.Parameter]:
+    """The weight of each ordinary layer that can come back: one for those that share theirs and need the same."""
+    weights: dict[nn.Module, nn.Parameter] = {}
+    first: dict[Tensor, nn.Parameter] = {}
+    for layer in model.modules():
+        if isinstance(layer, Decoupled) and why_not_back(layer) is None:
+            own = plain_parameter(layer)
+            shared = first.setdefault(layer.weight, own)
+            same = shared is own or (not own.is_meta and torch.equal(shared, own))
+            weights[layer] = shared if same else own
+    return weights
+
+
+def parted_layers(model: nn.Module, weights: dict[nn.Module, nn.Parameter]) -> dict[nn.Module, str]:
+    """The layers that would not share their new weight with all that they share the old one with, and why."""
+    uses: dict[nn.Parameter, dict[str, nn.Parameter]] = {}
+    for name, module in model.named_modules():
+        for key, parameter in module._parameters.items():
+            if parameter is not None:
+                later = weights.get(module, parameter) if key == "weight" else parameter
+                uses.setdefault(parameter, {})[f"{name}.{key}".lstrip(".")] = later
+    found = {}
+    for layer, weight in weights.items():
+        own: Any = layer.weight
+        other = next((name for name, later in uses[own].items() if later is not weight), None)
+        if weight is not own and other is not None:
+            found[layer] = f"shares its weight with {other}, as an ordinary layer could not; give each its own first"
+    return found
 
 
 def refuse_unfit(model: nn.Module, what: str) -> None:
@@ -189,8 +230,8 @@ def decoupled_twin(module: nn.Module, options: Options) -> Decoupled:
     return twin
 
 
-def plain_twin(layer: Decoupled) -> nn.Module:
-    """The ordinary layer that computes what a decoupled one does whose operator is linear in x."""
+def plain_twin(layer: Decoupled, weight: nn.Parameter | None = None) -> nn.Module:
+    """The ordinary layer that computes what a decoupled one does whose operator is linear in x; its weight may be given."""
     kind = next(plain for plain, decoupled in TWINS.items() if type(layer) is decoupled)
     if kind is nn.Linear:
         twin: nn.Module = nn.Linear(layer.in_features, layer.out_features, device="meta")  # type: ignore[arg-type]
@@ -199,11 +240,16 @@ def plain_twin(layer: Decoupled) -> nn.Module:
         if kind is nn.ConvTranspose2d:
             arguments["output_padding"] = layer.output_padding
         twin = kind(**arguments, device="meta")
-    weight, plain = layer.weight, layer.plain_weight()
     inherit(twin, layer)
-    if plain is not weight:
-        twin.weight = nn.Parameter(plain.detach().to(weight.dtype), requires_grad=weight.requires_grad)
+    twin.weight = plain_parameter(layer) if weight is None else weight
     return twin
+
+
+def plain_parameter(layer: Decoupled) -> nn.Parameter:
+    """The weight of the ordinary layer: the decoupled one's own where that will do."""
+    own: Any = layer.weight
+    plain: Any = layer.plain_weight()
+    return plain if plain is own else nn.Parameter(plain.detach().to(own.dtype), requires_grad=own.requires_grad)
 
 
 def inherit(twin: Any, module: nn.Module) -> None:

@@ -16,6 +16,10 @@ from dcnets.losses import full_precision
 from dcnets.modes import evaluating
 
 
+class NoGradientError(ValueError):
+    """Logits that have no gradient in the images."""
+
+
 def fooled(model: nn.Module, x: Tensor, y: Tensor, *, targeted: bool = False) -> Tensor:
     """Which images (n) the model takes for another class than y, or for y itself where that is the target."""
     with under_attack(model, x, y, targeted) as (aim, x):
@@ -102,7 +106,7 @@ class Aim:
                 loss = F.cross_entropy(logits, self.y, reduction="sum")
                 (gradient,) = torch.autograd.grad(loss, x, allow_unused=True)
         if gradient is None:
-            raise ValueError(
+            raise NoGradientError(
                 "the model's logits have no gradient in x: it detaches them, or computes without autograd; "
                 "mend that, or use a gradient-free attack: attacks.square, attacks.transfer"
             )

@@ -46,6 +46,7 @@ def autoattack(
             raise ValueError(
                 f"AutoAttack {version!r} needs {least} classes or more, the model has {classes}; use attacks.pgd"
             )
+        aim.part(torch.tensor([0])).gradient(x[:1])  # raises where there is none, which the package would not explain
         suite = package.AutoAttack(
             lambda z: aim.logits(z).float(), norm={"linf": "Linf", "l2": "L2"}[norm], eps=eps, seed=seed, version=version,
             device=x.device,

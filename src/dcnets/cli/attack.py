@@ -98,10 +98,12 @@ def attack(
     if results_file is not None:
         for each in lines:
             results.append(results_file, each)
+    undrawn = [name for name, each in found.items() if each.blocked]
     if out is not None:
-        picture.draw({name: each.curves for name, each in found.items()}, out, norm=norm, images=len(x))
+        whole = {name: each.curves for name, each in found.items() if name not in undrawn}
+        picture.draw(whole, out, norm=norm, images=len(x))
     if not as_json:
-        tables.show_files(out, results_file)
+        tables.show_files(out, results_file, undrawn)
 
 
 def given() -> set[str]:

@@ -11,10 +11,12 @@ from dcnets.cli.attacking import Request
 from dcnets.cli.output import percent, show
 from dcnets.experiments.robustness import checks, masking
 from dcnets.experiments.robustness.evaluation import Evaluation
+from dcnets.experiments.robustness.evidence import BIM, FGSM, PGD
 from dcnets.experiments.robustness.masking import Report
 from dcnets.experiments.robustness.trials import SPOKEN, Trial, eps_told
 
-SIGNS = {True: "yes", False: "no", None: "–"}
+NONE = "–"
+SIGNS = {True: "yes", False: "no", None: NONE}
 
 
 def show_all(found: Sequence[Evaluation], asked: Request) -> None:
@@ -31,10 +33,10 @@ def show_all(found: Sequence[Evaluation], asked: Request) -> None:
         show_rules()
 
 
-def show_files(out: Path | None, results_file: Path | None) -> None:
-    """The files that were written."""
+def show_files(out: Path | None, results_file: Path | None, undrawn: Sequence[str]) -> None:
+    """The files that were written, and the networks that the picture lacks."""
     if out is not None:
-        click.echo(f"the curves are drawn in {out}")
+        click.echo(f"the curves are drawn in {out}" + (f", without {', '.join(undrawn)}" if undrawn else ""))
     if results_file is not None:
         click.echo(f"appended to {results_file}")
 
@@ -44,17 +46,22 @@ def show_accuracies(found: Sequence[Evaluation], asked: Request) -> None:
     heads = [f"ε {eps_told(eps)}" for eps in asked.eps]
     rows = []
     for each in found:
-        curves = [*each.curves, *([each.worst] if len(each.curves) > 1 else [])]
-        for number, curve in enumerate(curves):
-            rows.append(("" if number else each.name, curve.name, *map(percent, curve.accuracies)))
+        curves = [*each.curves, *([each.worst] if len(each.curves) > 1 and not each.blocked else [])]
+        own = [(curve.name, *map(percent, curve.accuracies)) for curve in curves]
+        own += [(name, *[NONE] * len(heads)) for name in each.blocked]
+        rows += [("" if number else each.name, *row) for number, row in enumerate(own)]
     show(("network", "attack", *heads), rows, heads)
-    images, error = found[0].clean.count, max(o.error for each in found for c in each.curves for o in c.outcomes)
+    outcomes = [outcome for each in found for outcome in (each.clean, *(o for c in each.curves for o in c.outcomes))]
+    images, error = found[0].clean.count, max(outcome.error for outcome in outcomes)
     click.echo(
         f"right as they are: {', '.join(f'{each.name} {percent(each.clean.accuracy)}' for each in found)}; "
         f"{images:,} images, ±{100 * error:.1f} points at most (one standard error)"
     )
     for trials in found[0].wanted.attacks:
         click.echo(told(trials[-1], asked))
+    for each in found:
+        for name, why in each.blocked.items():
+            click.echo(f"{name} on {each.name} was not made: {why}")
 
 
 def told(trial: Trial, asked: Request) -> str:
@@ -95,12 +102,14 @@ def show_slopes(found: Sequence[Evaluation], trial: Trial) -> None:
 
 def show_report(name: str, report: Report) -> None:
     """The findings of a network, and the verdict."""
-    plan = report.evidence.plan
+    plan, outcomes = report.evidence.plan, report.evidence.outcomes
+    lacking = [name for name in (FGSM, BIM, PGD) if name not in outcomes]
+    made = f" (not made: {', '.join(lacking)})" if lacking else ""
     click.echo(f"\nmasking report of {name}: {plan.trial}, {plan.restarts} restarts, Square with {plan.queries} queries")
     show(("check", "masking", "found"), [(each.name, SIGNS[each.masking], each.told) for each in report.findings])
     click.echo(
         f"{percent(report.clean.accuracy)} right as they are, {percent(report.evidence.apparent.accuracy)} after FGSM, BIM "
-        f"and PGD, {percent(report.robust.accuracy)} after everything tried"
+        f"and PGD{made}, {percent(report.robust.accuracy)} after everything tried"
     )
     click.echo(f"verdict: {report.verdict}")
 

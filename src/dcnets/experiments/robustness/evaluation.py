@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from dcnets.attacks.aim import NoGradientError
+from dcnets.attacks.gradients import GradientError
 from dcnets.experiments.robustness.accuracy import Withstood, clean
 from dcnets.experiments.robustness.curves import Curve, curve, worst_curve
 from dcnets.experiments.robustness.evidence import Plan
 from dcnets.experiments.robustness.lipschitz import Local, within
 from dcnets.experiments.robustness.masking import Report, examine
 from dcnets.experiments.robustness.transfer import Matrix, transfer_matrix
-from dcnets.experiments.robustness.trials import Trial, Watch, unwatched
+from dcnets.experiments.robustness.trials import SPOKEN, Trial, Watch, unwatched
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,17 @@ class Wanted:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What was measured of a network; the matrix is that of all networks."""
+    """What was measured of a network; the matrix is that of all networks.
+
+    `attacks` are the trials of each curve. `blocked` says, by their names, why other attacks have none.
+    """
 
     name: str
     wanted: Wanted
     clean: Withstood
     curves: tuple[Curve, ...]
+    attacks: tuple[Sequence[Trial], ...]
+    blocked: Mapping[str, str]
     matrix: Matrix | None
     report: Report | None
     local: Local | None
@@ -56,7 +63,7 @@ class Evaluation:
 
     @property
     def worst(self) -> Curve:
-        """What withstood all attacks at an ε and at smaller ones."""
+        """What withstood all attacks that have a curve, at an ε and at smaller ones."""
         return worst_curve(self.curves)
 
 
@@ -64,7 +71,10 @@ def evaluate(
     networks: Mapping[str, nn.Module], x: Tensor, y: Tensor, wanted: Wanted, *, batch: int,
     substitutes: Mapping[str, nn.Module] | None = None, watch: Watch = unwatched,
 ) -> dict[str, Evaluation]:  # fmt: skip
-    """Measure what is wanted of each network, by its name, on images x in [0, 1]; the substitutes attack by transfer."""
+    """Measure what is wanted of each network, by its name, on images x in [0, 1]; the substitutes attack by transfer.
+
+    A gradient that cannot be followed is an error, but for networks that get a masking report, which speaks of it.
+    """
     others, matrix = substitutes or {}, None
     if wanted.transfer:
         if not others:
@@ -80,11 +90,20 @@ def measured(
     """The same for one network, whose own examples are no black box."""
     begin = time.perf_counter()
     before = clean(model, x, y, batch=batch)
-    curves = tuple(curve(model, x, y, trials, batch=batch, before=before, watch=watch) for trials in wanted.attacks)
+    curves, attacks, blocked = list[Curve](), list[Sequence[Trial]](), dict[str, str]()
+    for trials in wanted.attacks:
+        try:
+            curves.append(curve(model, x, y, trials, batch=batch, before=before, watch=watch))
+            attacks.append(trials)
+        except (GradientError, NoGradientError) as error:
+            if not wanted.masking:
+                raise
+            blocked[SPOKEN[trials[0].attack]] = str(error)
     report = local = None
     if wanted.lipschitz:
         local = within(model, x, y, wanted.lipschitz, batch=batch, watch=watch)
     if wanted.masking:
         others = {each: other for each, other in substitutes.items() if each != name}
         report = examine(model, x, y, wanted.masking, batch=batch, substitutes=others, watch=watch)
-    return Evaluation(name, wanted, before, curves, matrix, report, local, time.perf_counter() - begin)
+    seconds = time.perf_counter() - begin
+    return Evaluation(name, wanted, before, tuple(curves), tuple(attacks), blocked, matrix, report, local, seconds)

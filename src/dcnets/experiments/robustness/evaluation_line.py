@@ -23,10 +23,11 @@ def line(found: Evaluation, rebuilt: Rebuilt, device: str, precision: torch.dtyp
         "precision": str(precision).removeprefix("torch."), "clean": found.clean.accuracy,
         "attacks": [
             {"attack": trial.attack, **trial.settings(), "accuracy": outcome.accuracy, "error": outcome.error}
-            for curve, trials in zip(found.curves, wanted.attacks, strict=True)
+            for curve, trials in zip(found.curves, found.attacks, strict=True)
             for outcome, trial in zip(curve.outcomes, trials, strict=True)
         ],
-        "worst": dict(zip(map(str, found.worst.eps), found.worst.accuracies, strict=True)),
+        "blocked": dict(found.blocked),
+        "worst": {} if found.blocked else dict(zip(map(str, found.worst.eps), found.worst.accuracies, strict=True)),
     }  # fmt: skip
     if found.matrix and wanted.transfer:
         cells = {row: accuracies[found.name] for row, accuracies in found.matrix.accuracies().items()}

@@ -21,6 +21,8 @@ WIDE = 8
 def draw(curves: Mapping[str, Sequence[Curve]], path: Path, *, norm: str = "linf", images: int) -> None:
     """Write the curves of some networks to an SVG, PNG or PDF file; one network's attacks share a panel."""
     check(path)
+    if not curves:
+        raise ValueError(f"{path.name} is not drawn: there is no network of which all attacks could be made")
     mpl = drawing()
     if len(curves) == 1:
         panels = {only: [(each.name, each) for each in own] for only, own in curves.items()}
