@@ -445,7 +445,31 @@ def test_accuracies_under_attack_are_told_with_their_seeds():
     lines = [run_line(name, 10.0, seed=seed) for name in names for seed in range(2)]
     attacks = [attack_line(name, 10.0 + at + seed, 1.0, seed=seed) for at, name in enumerate(names) for seed in range(2)]
     told = JUDGES["white-box"].judge(of(*lines, attacks=attacks)).told
-    assert "TanhConv under FGSM 11.50 ± 0.71 against 10.50 ± 0.71 (may be chance)" in told
+    assert "Not above the baseline: TanhConv under FGSM 11.50 ± 0.71 against 10.50 ± 0.71 (may be chance)" in told
+
+
+def under_bim(**accuracies):
+    """The verdict on SphereConv, trained on FGSM's images, of the accuracies under BIM by operator, seed by seed."""
+    names = {row: f"cifar10-cnn9_attack{'' if row == 'baseline' else f'-{row}-cosine'}-fgsm" for row in accuracies}
+    pairs = [(names[row], seed, bim) for row, values in accuracies.items() for seed, bim in enumerate(values)]
+    lines = [run_line(name, 10.0, seed=seed) for name, seed, _ in pairs]
+    return JUDGES["white-box-sphere"].judge(
+        of(*lines, attacks=[attack_line(name, 50.0, bim, seed=seed) for name, seed, bim in pairs])
+    )
+
+
+def test_the_best_of_a_table_is_so_beyond_chance():
+    others = {"baseline": (1.0, 1.2), "ball": (2.0, 2.2)}
+    surely = under_bim(sphere=(9.0, 9.2), tanh=(3.0, 3.2), **others)
+    assert (surely.status, surely.told) == (
+        "holds", "Above all others: SphereConv under BIM 9.10 ± 0.14 against 3.10 ± 0.14 of TanhConv.",
+    )  # fmt: skip
+    perhaps = under_bim(sphere=(9.0, 9.2), tanh=(0.0, 14.0), **others)
+    assert perhaps.status == "does not hold"
+    assert "9.10 ± 0.14 against 7.00 ± 9.90 of TanhConv (may be chance)" in perhaps.told
+    wider = under_bim(sphere=(9.0, 9.2), tanh=(7.0, 7.2), baseline=(0.0, 13.0), ball=(2.0, 2.2))
+    assert wider.status == "does not hold"
+    assert "against 6.50 ± 9.19 of the baseline (may be chance)" in wider.told
 
 
 def test_bars_are_met_exactly_at_their_numbers():

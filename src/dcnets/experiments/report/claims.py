@@ -18,7 +18,7 @@ SURE = 2
 """How many standard errors two means over seeds have to be apart, lest their difference be called chance."""
 CHANCE = (
     "Claims are judged by means; ± is the standard deviation over seeds. A difference may be chance if it is at most "
-    f"{SURE} standard errors over seeds; of one seed that cannot be told."
+    f"{SURE} standard errors over seeds, which one seed cannot tell; accuracies under attack have to differ by more."
 )
 
 

@@ -12,7 +12,7 @@ ATTACKS = ("FGSM", "BIM")
 
 
 def against_baseline(runs: Collected, table: int, training: str, rows: Iterable[str], *, higher: bool = True) -> Verdict:
-    """Whether networks stand above (or below) the baseline, under each attack of a table."""
+    """Whether networks stand above (or below) the baseline beyond chance, under each attack of a table."""
     hits: dict[str, bool | None] = {}
     shown = {}
     for attack in ATTACKS:
@@ -23,14 +23,16 @@ def against_baseline(runs: Collected, table: int, training: str, rows: Iterable[
             value = number(own)
             if value is not None and limit is None:
                 name = f"{row} against the baseline under {attack}"
-            hits[name] = None if value is None or limit is None else value > limit if higher else value < limit
-            shown[name] = f"{spoken(own)} against {spoken(than)}{doubt(own, than)}"
+            chance = doubt(own, than)
+            so = None if value is None or limit is None else value > limit if higher else value < limit
+            hits[name] = so and not chance
+            shown[name] = f"{spoken(own)} against {spoken(than)}{chance}"
     side = f"{'above' if higher else 'below'} the baseline"
     return Verdict(decide(hits), listed(hits, shown, side, f"not {side}"))
 
 
 def best(runs: Collected, table: int, training: str, row: str, attacks: Iterable[str] = ATTACKS) -> Verdict:
-    """Whether a network stands above all others of a table, under each attack."""
+    """Whether a network stands above all others of a table beyond chance, under each attack."""
     hits: dict[str, bool | None] = {}
     shown = {}
     for attack in attacks:
@@ -39,17 +41,17 @@ def best(runs: Collected, table: int, training: str, row: str, attacks: Iterable
         own = found.pop(row)
         there = {each: value for each, value in found.items() if value is not None}
         missing = [called(each) for each in found if each not in there]
-        first = max(there, key=lambda each: there[each], default=None)
         name = f"{row} under {attack}"
-        if own is None or first is None:
+        if own is None or not there:
             hits[name] = None
             continue
-        beaten = own > there[first]
+        chances = {each: doubt(cells[row], cells[each]) for each in there}
+        first = max(there, key=lambda each: (there[each] >= own or bool(chances[each]), there[each]))
+        beaten = there[first] < own and not chances[first]
         if beaten and missing:
             name = f"{row} against {' and '.join(missing)} under {attack}"
         hits[name] = (None if missing else True) if beaten else False
-        sure = doubt(cells[row], cells[first])
-        shown[name] = f"{spoken(cells[row])} against {spoken(cells[first])} of {called(first)}{sure}"
+        shown[name] = f"{spoken(cells[row])} against {spoken(cells[first])} of {called(first)}{chances[first]}"
     return Verdict(decide(hits), listed(hits, shown, "above all others", "not above all others"))
 
 
