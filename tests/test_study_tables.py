@@ -127,7 +127,7 @@ def test_the_transfer_matrix_has_a_row_for_each_maker():
                 exam(MAIN.bim, 0.1 * (1 + at) + 0.4 * row, f"{maker}-seed{its}") for row, (maker, its) in enumerate(makers)
             ]
             lines.append(line("matrix", victim, seed, makers=makers, attacks=attacks))
-    found = rows(markdown.tables(lines), "Transfer between natural networks: BIM, ε = 8/255, 10 steps of 2/255")
+    found = rows(markdown.tables(lines), "Transfer between networks, natural: BIM, ε = 8/255, 10 steps of 2/255")
     assert found["made on ↓, tried on →"] == ["seeds", "Baseline", "TanhConv"]
     assert found["Baseline"] == ["0, 1", "10.0 ± 0.0", "20.0 ± 0.0"]
     assert found["TanhConv"] == ["0, 1", "50.0 ± 0.0", "60.0 ± 0.0"]
@@ -143,7 +143,7 @@ def test_a_matrix_between_seeds_is_not_mixed_with_one_of_the_same_seed():
         for (seed, its), share in shares.items()
     ]
     own = line("matrix", tanh, 1, makers=((tanh, 2),), attacks=[exam(MAIN.bim, 0.3, f"{tanh}-seed2")])
-    found = rows(markdown.tables([*lines, own]), "Transfer between natural networks")
+    found = rows(markdown.tables([*lines, own]), "Transfer between networks, natural")
     assert found["TanhConv"] == ["1, 2; TanhConv: 1", "60.0 ± 14.1", "30.0"]
 
 

@@ -66,7 +66,7 @@ def matrices(found: Collected) -> Iterator[str]:
         operator, training = spoken(found, "matrix", stem)
         kinds.setdefault(training, {})[operator] = stem
     for training, stems in kinds.items():
-        yield f"### Transfer between {training} networks: {MAIN.bim}\n"
+        yield f"### Transfer between networks, {training}: {MAIN.bim}\n"
         yield f"Accuracy in % on the first {images_of(found, 'matrix')} test images; seeds are those tried on; {told}.\n"
         rows = []
         for made, maker in stems.items():
