@@ -22,8 +22,8 @@ from dcnets import (
     pretrained_select,
     to_plain,
 )
-from dcnets.conversion import OPERATORS_OWN
 from dcnets.decoupled import Decoupled
+from dcnets.twins import OPERATORS_OWN
 
 TWINS = {
     nn.Conv1d: DecoupledConv1d,

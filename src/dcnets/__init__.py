@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from dcnets import functional
     from dcnets.angular import angular as register_angular
     from dcnets.calibration import calibrate
-    from dcnets.conversion import convert, pretrained_select, to_plain
+    from dcnets.conversion import convert, pretrained_select
     from dcnets.freezing import freeze
     from dcnets.layers import (
         DecoupledConv1d,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dcnets.operator import Operator
     from dcnets.optim import parameter_groups, project_every, project_weights, weighted_gradients
     from dcnets.penalties import orthogonal_penalty, orthonormal_penalty
+    from dcnets.plain import to_plain
 
 __version__ = "0.1.0"
 
@@ -54,10 +55,11 @@ HOMES = {
     "layers": __all__[:5],
     "operator": ["Operator"],
     "calibration": ["calibrate"],
-    "conversion": ["convert", "pretrained_select", "to_plain"],
+    "conversion": ["convert", "pretrained_select"],
     "freezing": ["freeze"],
     "optim": ["parameter_groups", "project_every", "project_weights", "weighted_gradients"],
     "penalties": ["orthogonal_penalty", "orthonormal_penalty"],
+    "plain": ["to_plain"],
     "angular": ["register_angular"],
     "magnitude": ["register_magnitude"],
 }

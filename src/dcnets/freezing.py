@@ -9,7 +9,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from dcnets.conversion import OPERATORS_OWN, hand_over, is_itself, own_names, plain_twin, refuse_unfit, replace, taken
 from dcnets.decoupled import Decoupled
 from dcnets.dispatch import respond_settled, respond_settled_with
 from dcnets.geometry import Geometry
@@ -20,6 +19,7 @@ from dcnets.reference import Formula
 from dcnets.registry import Value
 from dcnets.settling import formula_of, settle
 from dcnets.surroundings import OneCall
+from dcnets.twins import OPERATORS_OWN, hand_over, is_itself, own_names, plain_twin, refuse_unfit, replace, taken
 
 BOTH_HAVE = {*vars(nn.Module()), "weight", "bias"}
 """What means the same in a layer and in its frozen twin."""

@@ -9,7 +9,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from dcnets.conversion import is_itself
 from dcnets.decoupled import Decoupled
 from dcnets.freezing import Frozen
 from dcnets.fusing import routes
@@ -18,6 +17,7 @@ from dcnets.fusing.tracking import Seen
 from dcnets.kernels.response import Behind, Response
 from dcnets.settling import is_convolution
 from dcnets.surroundings import symbolic
+from dcnets.twins import is_itself
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dcnets import conversion
 from dcnets.models.selection import spatial
+from dcnets.twins import SHAPE, replace
 
 
 class BCosConv2d(nn.Conv2d):
@@ -30,7 +30,7 @@ def with_b_cos(network: nn.Module) -> nn.Module:
     twins: dict[nn.Module, nn.Module] = {}
     for name, module in network.named_modules():
         if spatial(name, module):
-            twin = BCosConv2d(**{part: getattr(module, part) for part in conversion.SHAPE}, bias=False)
+            twin = BCosConv2d(**{part: getattr(module, part) for part in SHAPE}, bias=False)
             twin.weight = module.weight
             twins[module] = twin
-    return conversion.replace(network, twins)
+    return replace(network, twins)
