@@ -59,6 +59,8 @@ def make(
 ) -> Plan:  # fmt: skip
     """The plan of all cells that have a recipe, with seeds 0 … `seeds` − 1; runs that others begin with come first.
 
+    All cells have their first seed before any has its second: what a stopped command has is broad, and a later seed finds
+    its network compiled.
     `lines` are those of runs, `attacks` those of attacks, which count if they are of the first `images` test images.
     """
     jobs: dict[Recipe, Job] = {}
@@ -72,10 +74,10 @@ def make(
 
     runs: dict[Cell, list[Job]] = {}
     targets: list[Target] = []
-    for cell in cells:
-        if cell.recipe is None:
-            continue
-        for seed in range(seeds):
+    wanted = [cell for cell in cells if cell.recipe]
+    for seed in range(seeds):
+        for cell in wanted:
+            assert cell.recipe
             start = add(cell.start, seed) if cell.start else None
             maker, beside = (add(each, SUBSTITUTE_SEED) if each else None for each in (cell.substitute, cell.beside))
             job = add(cell.recipe, seed, start)
