@@ -86,6 +86,11 @@ class Result:
         return statistics.stdev(self.converged) if len(self.converged) > 1 else None
 
     @property
+    def error(self) -> float | None:
+        """The standard error of the mean over seeds; None of fewer than two, or where one diverged."""
+        return None if self.std is None or self.lost else self.std / math.sqrt(len(self.converged))
+
+    @property
     def seeds(self) -> tuple[int, ...]:
         """The seeds that count."""
         return tuple(each.seed for each in self.samples)

@@ -56,15 +56,16 @@ def told(value: float | None) -> str:
 
 def spoken(result: Result) -> str:
     """A cell in a sentence: its mean ± the standard deviation over seeds."""
-    return told(number(result)) + ("" if result.std is None or result.lost else f" ± {result.std:.2f}")
+    return told(number(result)) + ("" if result.error is None else f" ± {result.std:.2f}")
 
 
 def doubt(one: Result, other: Result) -> str:
     """What is told of two cells that seeds alone could have set apart."""
-    if one.mean is None or other.mean is None or one.std is None or other.std is None or one.lost or other.lost:
+    if one.error is None or other.error is None:
         return ""
-    error = math.hypot(*(each.std / math.sqrt(len(each.samples)) for each in (one, other) if each.std is not None))
-    return " (may be chance)" if abs(one.mean - other.mean) <= SURE * error else ""
+    assert one.mean is not None
+    assert other.mean is not None
+    return " (may be chance)" if abs(one.mean - other.mean) <= SURE * math.hypot(one.error, other.error) else ""
 
 
 def difference(value: float, target: float, form: str) -> str:

@@ -71,8 +71,8 @@ def bare(runs: Collected) -> dict[str, Result]:
 
 def breaks_down(runs: Collected) -> Verdict:
     """The baseline without ReLU, in one of its variants, far above that with ReLU."""
-    with_relu, found = baseline(runs, 3, COSINE), {name: number(each) for name, each in bare(runs).items()}
-    usual = number(with_relu)
+    with_relu, cells = baseline(runs, 3, COSINE), bare(runs)
+    usual, found = number(with_relu), {name: number(each) for name, each in cells.items()}
     if usual is None:
         return Verdict("not yet run", "The baseline with ReLU is not yet run.")
     if math.isinf(usual):
@@ -80,7 +80,7 @@ def breaks_down(runs: Collected) -> Verdict:
     hits = {name: None if value is None else value >= usual + BREAK - ROUNDING for name, value in found.items()}
     shown = {
         name: f"{spoken(each)}{difference(value, usual, ' ({})')}"
-        for name, each in bare(runs).items() if (value := found[name]) is not None
+        for name, each in cells.items() if (value := found[name]) is not None
     }  # fmt: skip
     far = f"{BREAK} points above the baseline with ReLU, {spoken(with_relu)}"
     return Verdict(decide(hits, 1), listed(hits, shown, far, f"not {far}"))
