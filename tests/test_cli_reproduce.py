@@ -4,6 +4,7 @@ import dataclasses
 import fcntl
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -209,6 +210,12 @@ def test_cells_are_run_and_found_again(tiny):
     again = call("reproduce", "table1", *QUICK)
     assert "2 runs, of which 2 are there and 0 to do\n" in again.stdout
     assert (again.exit_code, again.stderr) == (0, "")
+    assert len(results.read(Path("results/runs.jsonl"))) == 2
+    folder = Path("runs") / f"{PLAIN}-scale_0.002-seed0"
+    shutil.rmtree(folder)
+    assert "2 runs, of which 2 are there and 0 to do\n" in ok("reproduce", "table1", *QUICK)  # its line will do,
+    assert "2 runs, of which 1 is there and 1 to do" in ok("reproduce", "table1", "--networks", *QUICK)  # unless asked for
+    assert checkpoint.found(folder)
     assert len(results.read(Path("results/runs.jsonl"))) == 2
     found = json.loads(ok("reproduce", "table1", "--json", "--seeds", "2", "--dry-run", *QUICK))
     assert (found["runs"], found["missing"], found["seconds"]) == (4, 2, 4.5)

@@ -171,6 +171,17 @@ def test_first_weights_come_from_a_run_whose_network_is_there(tmp_path):
     assert planned(cells, tmp_path, [its], scale=0.5).missing == [job]
 
 
+def test_networks_are_trained_again_where_they_are_asked_for(tmp_path):
+    names = ["plain", "tanh", "wild"]
+    plain, tanh, wild = planned(names, tmp_path).jobs
+    lines = [line_of(plain.recipe), line_of(tanh.recipe), line_of(wild.recipe, top1_error="N/C")]
+    checkpoint.save(tanh.folder, 30, {}, {})
+    assert planned(names, tmp_path, lines).missing == []
+    found = planned(names, tmp_path, lines, networks=True)
+    assert found.missing == [plain]  # the second is at hand, and there is nothing to do with one that did not converge
+    assert planned(names, tmp_path, lines[:1], networks=True).missing == [plain, tanh, wild]
+
+
 def test_networks_under_attack_have_to_be_there_and_black_boxes_need_another(tmp_path):
     def made(lines):
         options = {"seeds": 1, "folder": tmp_path, "arithmetic": lambda _: "float32", "scale": 0.5}

@@ -69,14 +69,16 @@ def read_scale(text: str) -> float:
 @click.option("--threads", type=count("--threads"), metavar="N", help="Threads of a run on the CPU.")
 @click.option("--save-seconds", type=click.FLOAT, default=60.0, metavar="NUMBER", show_default=True,
               help="Time from one checkpoint of a run to the next.")  # fmt: skip
+@click.option("--networks", is_flag=True,
+              help="Train again what has a line but no network in --folder: for dcnets study, and pictures.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what there is to do and how long it takes, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object in place of tables, and no bar.")
 @click.option("--quiet", is_flag=True, help="No bar.")
 def reproduce(
     tables: tuple[str, ...], patterns: tuple[str, ...], seeds: int, scale: float, jobs: int, warm_up: bool, engine_name: str,
     data_folder: Path | None, folder: Path, results_file: Path, images: int | None, device: str, compiled: bool | None,
-    captured: bool | None, precision: str, threads: int | None, save_seconds: float, dry_run: bool, as_json: bool,
-    quiet: bool,
+    captured: bool | None, precision: str, threads: int | None, save_seconds: float, networks: bool, dry_run: bool,
+    as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Run the cells of TABLE, which is table1 … table8 or all, that have no line in the results yet.
 
@@ -119,7 +121,7 @@ def reproduce(
                 tell(told)
             return plans.make(
                 cells, lines, attacks, seeds=seeds, folder=folder, arithmetic=where.arithmetic, scale=scale,
-                precision=precision, images=images,
+                precision=precision, images=images, networks=networks,
             )  # fmt: skip
 
         plan = planned(err)

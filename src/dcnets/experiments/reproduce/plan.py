@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,7 @@ class Plan:
     """The runs of each cell, seed by seed; every run once; the lines that are there, and those that are not the same.
 
     `measured` has the accuracies under attack, in percent, that are there; `unmeasured` is what has yet to be attacked,
-    which a network that did not converge never is.
+    which a network that did not converge never is. `networks`: those that converged are wanted, and not their lines alone.
     """
 
     cells: dict[Cell, tuple[Job, ...]]
@@ -38,12 +38,15 @@ class Plan:
     others: tuple[Other, ...]
     measured: dict[tuple[Cell, Job], float]
     unmeasured: tuple[Target, ...]
+    networks: bool = False
 
     @property
     def missing(self) -> list[Job]:
         """The runs to do: without a line, or with one but without their network, which an attack or another run needs."""
-        attacked = {each for target in self.unmeasured for each in (target.job, *target.makers)}
-        missing = {job for job in self.jobs if job not in self.there or (job in attacked and not self.at_hand(job))}
+        needed = {each for target in self.unmeasured for each in (target.job, *target.makers)}
+        if self.networks:
+            needed |= {*self.jobs} - lost(self.there)
+        missing = {job for job in self.jobs if job not in self.there or (job in needed and not self.at_hand(job))}
         starts = {job.start for job in missing}
         return [job for job in self.jobs if job in missing or (job.folder in starts and not self.at_hand(job))]
 
@@ -55,7 +58,7 @@ class Plan:
 def make(
     cells: Iterable[Cell], lines: Sequence[Line], attacks: Sequence[Line] = (), *, seeds: int, folder: Path,
     arithmetic: Callable[[Recipe], str], scale: float = 1.0, precision: str = "auto", images: int | None = None,
-    get: Callable[[str], Recipe] = recipes.get,
+    networks: bool = False, get: Callable[[str], Recipe] = recipes.get,
 ) -> Plan:  # fmt: skip
     """The plan of all cells that have a recipe, with seeds 0 … `seeds` − 1; runs that others begin with come first.
 
@@ -91,9 +94,14 @@ def make(
         for each in targets
     }
     measured = {(each.cell, each.job): shares[0] for each, shares in found.items() if shares[0] is not None}
-    lost = {job for job, line in there.items() if line["top1_error"] == "N/C"}
-    unmeasured = tuple(each for each, shares in found.items() if None in shares and not lost & {each.job, each.maker})
-    return Plan({cell: tuple(found) for cell, found in runs.items()}, every, there, others, measured, unmeasured)
+    never = lost(there)
+    unmeasured = tuple(each for each, shares in found.items() if None in shares and not never & {each.job, each.maker})
+    return Plan({cell: tuple(found) for cell, found in runs.items()}, every, there, others, measured, unmeasured, networks)
+
+
+def lost(there: Mapping[Job, Line]) -> set[Job]:
+    """The runs that did not converge."""
+    return {job for job, line in there.items() if line["top1_error"] == "N/C"}
 
 
 def named(recipe: Recipe, scale: float, seed: int, start: Path | None = None) -> Recipe:
