@@ -16,10 +16,10 @@ from reported import CELLS, HISTORY, attack_line, curve_line, made, of, paper_li
 from dcnets.experiments.paper import TABLES
 from dcnets.experiments.paper.beside import FC_RELU
 from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
+from dcnets.experiments.ranks import rank_correlation
 from dcnets.experiments.report import lowest, markdown, page, summary
 from dcnets.experiments.report.cells import Collected, Standard
 from dcnets.experiments.report.charts import Axis, Chart, Picture, Series, plain
-from dcnets.experiments.report.claims import rank_correlation
 from dcnets.experiments.report.collect import collect, read
 from dcnets.experiments.report.figures import (
     NAMES,
@@ -489,7 +489,7 @@ def test_rank_correlation():
     assert rank_correlation([1, 2, 3, 4], [1, 3, 2, 4]) == pytest.approx(0.8)
     assert rank_correlation([1, 1, 2], [1, 2, 3]) == pytest.approx(0.8660254)
     assert rank_correlation([1, 2, float("inf")], [1, 2, 3]) == pytest.approx(1)
-    assert rank_correlation([1, 1, 1], [1, 2, 3]) == 0
+    assert rank_correlation([1, 1, 1], [1, 2, 3]) is None
 
 
 # -- Markdown and page -------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from dcnets.experiments.robustness.study import arena as arenas
 from dcnets.experiments.robustness.study import lines, networks, tasks, work
 from dcnets.experiments.robustness.study.arena import Arena
 from dcnets.experiments.robustness.study.networks import Network
+from dcnets.experiments.robustness.study.words import words_for
 from dcnets.experiments.robustness.trials import Trial
 from dcnets.experiments.study_parts import PARTS
 
@@ -73,12 +74,24 @@ def test_the_networks_of_a_folder_in_the_order_of_the_tables(found, runs):
     assert (one.step, one.num_classes, one.recipe.seed) == (40, 10, 1)
 
 
+def test_examples_by_statistics_that_lag_behind_make_a_variant():
+    def variant(**changes):
+        return words_for(dataclasses.asdict(recipes.get("cifar10-cnn9_attack-fgsm")) | changes).variant
+
+    assert variant() == ""
+    assert variant(bn_momentum=0.001) == "batch norm over 1,000 updates"
+    assert variant(bn_momentum=0.0125, operator="tanh-cosine") == "batch norm over 80 updates"
+    assert variant(bn_momentum=0.001, adversary=None) == ""  # natural training makes no examples
+    assert variant(bn_momentum=0.001, batch_norm=False) == "without batch norm"
+
+
 def test_what_a_network_is():
     tables = network("cifar10-cnn9_attack-tanh-cosine")
     assert (tables.variant, tables.training, tables.family) == ("", "natural", ("cifar10", "cnn9_attack", 1.0))
     assert network("cifar10-cnn9_attack-ball-cosine-absolute-fgsm").variant == "absolute radius"
     assert network("cifar10-cnn9_attack-no_bn").variant == "without batch norm"
     assert network("cifar10-cnn9_attack-no_augmentation").variant == "without augmentation"
+    assert network("cifar10-cnn9_attack-fgsm").variant == network("cifar10-cnn9_attack").variant == ""
     some = (("", 0), ("", 1000), ("-no_bn", 0), ("-fgsm", 0), ("-tanh-cosine", 0))
     assert [network(f"cifar10-cnn9_attack{name}", seed).baseline for name, seed in some] == [True] + [False] * 4
     assert not network(DIGITS).baseline  # the paper's baseline sees photographs

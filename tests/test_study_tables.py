@@ -4,12 +4,13 @@ import pytest
 from studied import exam, line
 
 from dcnets.experiments.paper.tables import SUBSTITUTE_SEED
+from dcnets.experiments.ranks import rank_correlation, ranks
 from dcnets.experiments.robustness.curves import GRID
 from dcnets.experiments.robustness.evidence import AUTO, RESTARTED, SQUARE
 from dcnets.experiments.robustness.setting import GRID as SETTINGS
 from dcnets.experiments.robustness.setting import MAIN, Setting
 from dcnets.experiments.robustness.study import markdown
-from dcnets.experiments.robustness.study.collected import collect, rank_correlation, ranks, spread
+from dcnets.experiments.robustness.study.collected import collect, spread
 from dcnets.experiments.robustness.study.rows import seeds_of
 from dcnets.experiments.robustness.study.slope_sections import correlated
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from dcnets.experiments.ranks import rank_correlation
 from dcnets.experiments.report.cells import Collected, Result, whole_or_nothing
 from dcnets.experiments.report.rule import ROUNDING, more_is_better, signed
 
@@ -132,20 +133,6 @@ def near(result: Result, target: Result | float, name: str, tolerance: float) ->
     return Verdict("holds" if close else "does not hold", words)
 
 
-def ranks(values: Sequence[float]) -> list[float]:
-    """The rank of each value, equal ones sharing the mean of theirs."""
-    return [sum(other < value for other in values) + (values.count(value) + 1) / 2 for value in values]
-
-
-def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
-    """Spearman's ρ: the correlation of the ranks; 0 where all ranks of one are the same."""
-    x, y = ranks(a), ranks(b)
-    mean = (len(a) + 1) / 2
-    cross = sum((i - mean) * (j - mean) for i, j in zip(x, y, strict=True))
-    size = math.sqrt(sum((i - mean) ** 2 for i in x) * sum((j - mean) ** 2 for j in y))
-    return cross / size if size else 0.0
-
-
 def same_order(columns: Mapping[str, Sequence[Result]], least: float) -> Verdict:
     """Whether each column's cells come in the paper's order, by rank correlation; cells that the paper has no number of,
     or that are not run, are left out, and a column is judged once all its numbers are there.
@@ -158,6 +145,6 @@ def same_order(columns: Mapping[str, Sequence[Result]], least: float) -> Verdict
         if len(whole) < sum(theirs is not None for _, theirs in pairs):
             hits[column] = None
             continue
-        rho = rank_correlation(*zip(*whole, strict=True))
+        rho = rank_correlation(*zip(*whole, strict=True)) or 0.0
         hits[column], shown[column] = rho >= least - ROUNDING, f"{rho:.2f}".replace("-", "−")
     return Verdict(decide(hits), listed(hits, shown, "same order, rank correlation", "another order, rank correlation"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,15 +103,3 @@ def spread(values: Iterable[float], digits: int = 1) -> str:
         return "–"
     deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.{digits}f}{deviation}"
-
-
-def ranks(values: Sequence[float]) -> list[float]:
-    """The rank of each value, equals sharing their mean."""
-    return [sum(other < each for other in values) + (sum(other == each for other in values) + 1) / 2 for each in values]
-
-
-def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Spearman's: the correlation of ranks; None where one of them does not vary, or of fewer than three."""
-    if len(one) < 3 or len(set(one)) == 1 or len(set(other)) == 1:
-        return None
-    return statistics.correlation(ranks(one), ranks(other))

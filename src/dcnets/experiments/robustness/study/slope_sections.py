@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
+from dcnets.experiments.ranks import rank_correlation
 from dcnets.experiments.robustness.lipschitz import RIGHT
 from dcnets.experiments.robustness.setting import GREY, MAIN
-from dcnets.experiments.robustness.study.collected import Collected, Line, rank_correlation, spread
+from dcnets.experiments.robustness.study.collected import Collected, Line, spread
 from dcnets.experiments.robustness.study.rows import images_of, seeds_of, spoken, table
 from dcnets.experiments.robustness.trials import eps_told
 

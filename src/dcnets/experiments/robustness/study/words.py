@@ -39,8 +39,8 @@ def column_of(operator: str) -> int:
 
 def lagging(recipe: Mapping[str, Any]) -> str:
     """What is told of examples that were made by running statistics which span more updates than those of our recipes."""
-    share = recipe.get("bn_momentum", DEFAULTS["bn_momentum"])
-    return f"batch norm over {1 / share:,.0f} updates" if recipe.get("adversary") and 0 < share < FAST else ""
+    share, has = recipe.get("bn_momentum", DEFAULTS["bn_momentum"]), recipe.get("batch_norm", True)
+    return f"batch norm over {1 / share:,.0f} updates" if has and recipe.get("adversary") and 0 < share < FAST else ""
 
 
 def words_for(recipe: Mapping[str, Any]) -> Words:
@@ -50,7 +50,7 @@ def words_for(recipe: Mapping[str, Any]) -> Words:
         "without batch norm": not recipe.get("batch_norm", True), "without ReLU": not recipe.get("relu", True),
         "without augmentation": not (recipe.get("pad", 4) or recipe.get("flip", True)),
         "absolute radius": "radius=absolute" in operator, "SGD": recipe.get("optimiser") == "sgd",
-        lagging(recipe): bool(lagging(recipe)),
+        (late := lagging(recipe)): late != "",
     }  # fmt: skip
     magnitude = operator.split("-")[0].split("(")[0]
     name = ROWS.get(magnitude, operator) if operator else BASELINE
